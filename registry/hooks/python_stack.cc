@@ -138,6 +138,87 @@ bool has(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
+template <typename F>
+bool find(const char* name, F*& function) {
+  function = reinterpret_cast<F*>(dlsym(RTLD_DEFAULT, name));
+  return function != nullptr;
+}
+
+// The interpreter's functions; memledger is not linked with Python.
+struct Interpreter {
+  using Object = void;  // PyObject, or PyCodeObject
+
+  int (*ensure_gil)();
+  void (*release_gil)(int);
+  Object* (*error)();
+  void (*clear_error)();
+  Object* (*modules)();
+  Object* (*item)(Object*, const char*);
+  Object* (*attribute)(Object*, const char*);
+  const char* (*text)(Object*);
+  void (*drop)(Object*);
+  int (*line)(Object*, int);
+  bool is_there = false;
+
+  Interpreter()
+      : is_there(find("PyGILState_Ensure", ensure_gil) && find("PyGILState_Release", release_gil) &&
+                 find("PyErr_Occurred", error) && find("PyErr_Clear", clear_error) &&
+                 find("PyImport_GetModuleDict", modules) && find("PyDict_GetItemString", item) &&
+                 find("PyObject_GetAttrString", attribute) && find("PyUnicode_AsUTF8", text) &&
+                 find("Py_DecRef", drop) && find("PyCode_Addr2Line", line)) {}
+
+  std::string text_of(Object* object, const char* name) const {
+    Object* const value = attribute(object, name);
+    const char* const found = value == nullptr ? nullptr : text(value);
+    std::string result = found == nullptr ? "" : found;
+    if (found == nullptr) clear_error();
+    if (value != nullptr) drop(value);
+    return result;
+  }
+};
+
+class GilHolder {
+ public:
+  explicit GilHolder(const Interpreter& python) : python_(python), state_(python.ensure_gil()) {}
+  ~GilHolder() { python_.release_gil(state_); }
+  GilHolder(const GilHolder&) = delete;
+  GilHolder& operator=(const GilHolder&) = delete;
+
+ private:
+  const Interpreter& python_;
+  const int state_;
+};
+
+// Looks frames up in their code objects. Returns nothing where LibTorch has to: it also knows the
+// lines behind Inductor's code, but imports torch._inductor for that, with a folder for its cache
+// and 100 MB, into programs that never compile.
+std::vector<torch::unwind::Frame> look_up(const std::vector<PyFrame>& places) {
+  static const Interpreter python;
+  std::vector<torch::unwind::Frame> frames;
+  if (!python.is_there) return frames;
+  frames.reserve(places.size());
+  const GilHolder gil(python);
+  if (python.error() != nullptr ||
+      python.item(python.modules(), "torch._inductor.codecache") != nullptr)
+    return frames;
+  for (const PyFrame& place : places) {
+    frames.push_back({python.text_of(place.code, "co_filename"),
+                      python.text_of(place.code, "co_name"),
+                      static_cast<uint64_t>(python.line(place.code, place.lasti))});
+  }
+  return frames;
+}
+
+std::vector<torch::unwind::Frame> look_up_by_libtorch(Traceback& taken) {
+  std::vector<torch::unwind::Frame> frames;
+  const torch::SymbolizedTracebacks symbolized = torch::symbolize({&taken});
+  if (symbolized.tracebacks.empty()) return frames;
+  frames.reserve(symbolized.tracebacks.front().size());
+  for (const uint64_t index : symbolized.tracebacks.front())
+    frames.push_back(symbolized.all_frames.at(index));
+  return frames;
+}
+
 }  // namespace
 
 std::vector<void*> PythonStack::take() noexcept {
@@ -146,15 +227,14 @@ std::vector<void*> PythonStack::take() noexcept {
   core::calling_out();
   try {
     const auto taken = torch::CapturedTraceback::gather(true, false, false);
-    if (taken == nullptr) return addresses;
+    if (taken == nullptr || frames_of(*taken).empty()) return addresses;
     addresses = known_addresses(frames_of(*taken));
     if (!addresses.empty()) return addresses;
-    const torch::SymbolizedTracebacks symbolized = torch::symbolize({taken.get()});
-    if (symbolized.tracebacks.empty()) return addresses;
-    addresses.reserve(symbolized.tracebacks.front().size());
-    for (const uint64_t index : symbolized.tracebacks.front()) {
-      if (void* const address = intern(symbolized.all_frames.at(index)))
-        addresses.push_back(address);
+    std::vector<torch::unwind::Frame> looked_up = look_up(frames_of(*taken));
+    if (looked_up.empty()) looked_up = look_up_by_libtorch(*taken);
+    addresses.reserve(looked_up.size());
+    for (const torch::unwind::Frame& frame : looked_up) {
+      if (void* const address = intern(frame)) addresses.push_back(address);
     }
     remember(taken, addresses);
   } catch (...) {

@@ -275,7 +275,7 @@ class Storm:
         began = time.monotonic()
         running = []
         for i in range(count):
-            running.append((self.start(str(i)), self.random.uniform(0, 1.2 * seconds * count**0.5), self.random.choice(ENDS)))
+            running.append((self.start(str(i)), self.random.uniform(0, seconds), self.random.choice(ENDS)))
             time.sleep(self.random.uniform(0, 0.2))
         how = []
         for process, moment, name in sorted(running, key=lambda one: one[1]):

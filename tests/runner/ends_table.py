@@ -49,9 +49,11 @@ class End:
     told      what the report calls the end; by the program's status unless it is given
     reports   how many reports there are of the process, those on demand left out
     racy      moments decide: as many bare runs as watched ones
+    rarely    a status that bare runs have, too, but too rarely for a few of them to show it
     delay     microseconds after which the program's own timer comes, at random
     options   of `memledger run`
     files     what a watched run leaves in its folder beside what a bare one does
+    orderly   whether what it writes on standard error, and what it leaves in its folder, is always the same
     patience  seconds that a watched run may take longer than ten bare ones: far more than a report, far less than a
               report that is given up
     """
@@ -63,9 +65,11 @@ class End:
     reports: int = 1
     demands: int = 0
     racy: bool = False
+    rarely: str = ""
     delay: tuple = ()
     options: tuple = ()
     files: tuple = ()
+    orderly: bool = True
     patience: float = 5
 
 
@@ -132,8 +136,9 @@ ENDS = [
     End("system"),
     End("child"),
     # By its own handlers.
-    End("handler_exits", delay=(20_000, 25_000), racy=True),
-    End("handler_quick_exits", delay=(20_000, 25_000), racy=True),
+    # exit() within malloc(), which no program may call there: the C library finds its lists broken.
+    End("handler_exits", delay=(20_000, 25_000), racy=True, rarely="signal SIGABRT"),
+    End("handler_quick_exits", delay=(20_000, 25_000), racy=True, rarely="signal SIGABRT"),
     End("handler__exits", delay=(20_000, 25_000), racy=True, told=r"ended by _exit\(0\)"),
     End("handler_returns", steps=("process 15",)),
     End("handler_jumps", steps=("process 15",)),
@@ -149,8 +154,8 @@ ENDS = [
     End("demand_at_work", argument="work", steps=("pause 0 20", "demand", "demand", "process 15"), demands=2),
     End("demand_in_malloc", argument="malloc", steps=("pause 0 20", "demand", "demand", "process 15"), demands=2),
     End("demand_in_malloc_alone", argument="malloc_alone", steps=("pause 0 20", "demand", "demand", "process 15"), demands=2),
-    End("demand_in_sleep", argument="sleep", steps=("demand_at_once",), demands=1),
-    End("demand_in_read", argument="sleep_in_read", steps=("demand_at_once",), demands=1),
+    End("demand_in_sleep", argument="sleep", steps=("pause 100 300", "demand_at_once"), demands=1),
+    End("demand_in_read", argument="sleep_in_read", steps=("pause 100 300", "demand_at_once"), demands=1),
     End("demand_group_SIGINT", argument="count_interrupts",
         steps=("demand_at_once", GAP, "group 2", "pause 300 400", "process 15"), demands=1),
     End("demand_children", argument="observe_children", steps=("demand", "demand", "process 15"), demands=2),
@@ -188,9 +193,9 @@ PYTHON_ENDS = [
     End("in_thread__exit", told=r"ended by _exit\(4\)"),
     End("in_thread_exception"),
     End("in_thread_SIGTERM", argument="in_thread_work", steps=("pause 0 100", "process 15")),
-    End("worker_exception"),
-    End("worker_SIGTERM"),
-    End("worker_SIGSEGV"),
+    End("worker_exception", orderly=False),  # the workers and the parent end beside each other
+    End("worker_SIGTERM", orderly=False),
+    End("worker_SIGSEGV", orderly=False),
 ]
 
 # ------------------------------------------------------------------------------------------------
@@ -299,7 +304,7 @@ class Machine:
         self.memledger = os.path.abspath(options.memledger)
         self.programs = os.path.abspath(options.programs)
         self.python = options.python
-        self.virtual_gpu = options.virtual_gpu
+        self.virtual_gpu = f"--virtual-gpu={options.virtual_gpu}" if options.virtual_gpu else ""
         self.here = os.path.dirname(os.path.abspath(__file__))
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("MEMLEDGER", "LD_PRELOAD"))}
         self.environment |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
@@ -382,6 +387,10 @@ def names_of_files(seen):
     return tuple(sorted(re.sub(r"-\w{8}$|\d+", "#", name) for name in seen.files))
 
 
+def is_told_as_left_out(seen, file):
+    return re.search(rf"^memledger: no \S*{re.escape(file)}", seen.err, re.M) is not None
+
+
 def title_is_wrong(cell, seen):
     told = cell.end.told
     if not cell.kind.is_status and not told:
@@ -396,16 +405,23 @@ def expected_reports(cell):
     return cell.end.reports * cell.kind.reports, cell.end.demands * cell.kind.reports
 
 
-def faults_of(cell, seen, bare):
+def is_too_often(cell, bare, watched):
+    before, after = (sum(seen.status == cell.end.rarely for seen in runs) for runs in (bare, watched))
+    return after > 2 + 3 * before
+
+
+def faults_of(cell, seen, bare, watched):
     """What is wrong with a watched run, beside the bare ones; without an end, why there is no report is counted apart."""
     faults = []
     if seen.hang and not any(one.hang for one in bare):
         return [f"hangs: {seen.hang}"]
+    if seen.status == cell.end.rarely and not is_too_often(cell, bare, watched):
+        return faults
     if seen.result() not in {one.result() for one in bare}:
         faults.append(f"status: {seen.result()}, bare: {' or '.join(sorted({one.result() for one in bare}))}")
     if comparable(cell, seen.out) not in {comparable(cell, one.out) for one in bare}:
         faults.append(f"output: {comparable(cell, seen.out)[:300]!r}, bare: {comparable(cell, bare[0].out)[:300]!r}")
-    if not cell.end.racy:
+    if cell.end.orderly and not cell.end.racy:
         lost = set.intersection(*(lines_of_errors(one) for one in bare)) - lines_of_errors(seen)
         if lost:
             faults.append(f"standard error lacks {sorted(lost)[:3]}")
@@ -417,7 +433,8 @@ def faults_of(cell, seen, bare):
     if seen.seconds > cell.end.patience + 10 * longest:
         faults.append(f"late: {seen.seconds:.1f} s to the end, bare at most {longest:.2f} s")
     files = {names_of_files(one) for one in bare}
-    if names_of_files(seen) not in {tuple(sorted(one + cell.end.files)) for one in files}:
+    written = tuple(name for name in cell.end.files if not is_told_as_left_out(seen, name))
+    if cell.end.orderly and names_of_files(seen) not in {tuple(sorted(one + written)) for one in files}:
         faults.append(f"files: {names_of_files(seen)}, bare: {sorted(files)}")
     reports, demanded = expected_reports(cell)
     may_lack = cell.kind.maybe_no_report and not seen.reports
@@ -434,7 +451,8 @@ def faults_of(cell, seen, bare):
 class Table:
     def __init__(self, machine, options):
         self.machine, self.options = machine, options
-        self.folder = tempfile.mkdtemp(prefix="ends-", dir=os.environ.get("TEST_TMPDIR"))
+        # Not Bazel's own, whose path is too long for the sockets of a forkserver.
+        self.folder = tempfile.mkdtemp(prefix="ends-", dir="/tmp")
 
     def run(self, cell, watched, index):
         # The same moments, bare and watched.
@@ -471,7 +489,7 @@ def tell(cell, bare, watched, verbose):
     faults = collections.defaultdict(list)
     wrong = 0
     for index, seen in enumerate(watched):
-        found = faults_of(cell, seen, bare)
+        found = faults_of(cell, seen, bare, watched)
         wrong += bool(found)
         for fault in found:
             faults[re.sub(r"\d+", "#", fault)[:80]].append((index, fault))
@@ -500,7 +518,7 @@ def parse_options():
     parser.add_argument("--memledger", required=True)
     parser.add_argument("--programs", required=True)
     parser.add_argument("--python", default="")
-    parser.add_argument("--virtual-gpu", default="", help="memledger's option for Python, whose torch has CUDA")
+    parser.add_argument("--virtual-gpu", default="", help="of Python programs, whose torch has CUDA")
     parser.add_argument("--jemalloc", default="", help="the library, if ldconfig does not know it")
     parser.add_argument("--tcmalloc", default="")
     parser.add_argument("--runs", type=int, default=100)

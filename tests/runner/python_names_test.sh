@@ -300,6 +300,7 @@ PYTHON
 }
 run -- "$python" "$program" lines
 check "lines: 16 MiB have theirs by default" lines_told yes
+check "lines: without PyTorch's compiler" has out "compiler imported: False"
 run --stacks=off -- "$python" "$program" lines
 check "lines: off" lines_told no
 run --stacks=all -- "$python" "$program" lines

@@ -388,6 +388,7 @@ def mode_lines(device):
     model = nn.Linear(1024, 4096)
     y = model(torch.ones(1024, 1024))
     print("kept", kept.nbytes, y.nbytes)
+    print("compiler imported:", "torch._inductor" in sys.modules)
 
 
 def mode_ends(how):
