@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 constexpr int kCannotStart = 126;
 constexpr int kUnknownStatus = 255;
 
-// Of what a program writes, so much is kept at least, and twice as much at most.
+// So much of what a program writes is kept at least, and twice as much at most.
 constexpr size_t kKeptOutput = size_t{64} << 10;
 // A program whose processes are ended in order has so long for it.
 constexpr auto kMaxEnding = std::chrono::seconds(10);

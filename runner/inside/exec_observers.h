@@ -22,7 +22,7 @@ struct ExecObservers {
   ExecObserver after = nullptr;
   pid_t process = 0;
 };
-// Of the library that has the wrappers (exec_calls.cc).
+// Those of the library that has the wrappers (exec_calls.cc).
 extern ExecObservers exec_observers;
 
 // Programs try one path after another, so one that cannot be run is no end.

@@ -152,7 +152,7 @@ void note_unwritten(FILE* file) {
   note_failure("write", descriptor, Errors::kOfSpace);
 }
 
-// Of a mapped file the kernel tells the path if the whole mapping is named.
+// The kernel tells the path of a mapped file only if the whole mapping is named.
 void note_unsynced(const void* begin, size_t bytes) {
   if (!are_files_noted()) return;
   const KeptErrno kept;

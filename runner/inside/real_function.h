@@ -6,9 +6,9 @@
 
 namespace memledger::inside {
 
-// Looked up at its first call, as other libraries' constructors call these before ours has run. What
-// is called in signal handlers or in a child of vfork has to be looked up before. get() returns null
-// where no library has the function.
+// Looked up at its first call, as other libraries' constructors call these before ours has run.
+// What is called in signal handlers or in a child of vfork has to be looked up before. get()
+// returns null where no library has the function.
 template <typename Function>
 class RealFunction {
  public:

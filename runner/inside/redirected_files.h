@@ -29,7 +29,7 @@ bool begin_to_redirect(const char* folder);
 bool is_redirecting();
 // Whether anything was written or removed yet: until then all is as the kernel has it.
 bool has_redirected();
-// Of the private files, without a slash at its end.
+// The folder of the private files, without a slash at its end.
 const char* redirected_root();
 
 enum class Layer {
