@@ -30,7 +30,7 @@ import time
 
 NOBODY = 65534
 HELD_BY = {"root": "namespace", "user": "namespace", "no_namespaces": "landlock", "no_landlock": None}
-REFUSED = 12
+REFUSED = 126
 ENDS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGPIPE", "SIGALRM", "SIGSEGV", "SIGABRT", "SIGKILL", "SIGKILL", ""]
 FIXED = {"old.pt": b"old", "old_too.pt": b"old, too", "history.txt": b"history\n" * 100, "notes.txt": b"notes", "data/inner.bin": b"inner" * 1000}
 
