@@ -183,7 +183,7 @@ PYTHON_ENDS = [
     End("group_SIGINT", argument="wait", steps=("group 2",)),
     End("handler_exits", steps=("process 15",)),
     End("handler__exits", steps=("process 15",), told=r"ended by _exit\(5\)"),
-    End("handler_returns", steps=("process 15", "pause 200 300", "process 15")),
+    End("handler_returns", steps=("process 15",)),
     End("exec", told="exec"),
     End("demand_SIGTERM", argument="wait", steps=("demand", "process 15"), demands=1),
     End("demand_at_work", argument="work", steps=("pause 0 100", "demand", "process 15"), demands=1),

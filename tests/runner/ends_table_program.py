@@ -85,9 +85,12 @@ def leave(*_):
     sys.exit(5)
 
 
-def returns(*_):
-    print("its own handler", flush=True)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def wait_for_handler():
+    signal.signal(signal.SIGTERM, lambda *_: calls.append("SIGTERM"))
+    say_ready()
+    while not calls:
+        time.sleep(0.01)
+    print("calls", calls)
 
 
 ENDS = {
@@ -101,7 +104,7 @@ ENDS = {
     "work": work,
     "handler_exits": lambda: end_with_handler(leave),
     "handler__exits": lambda: end_with_handler(lambda *_: os._exit(5)),
-    "handler_returns": lambda: end_with_handler(returns),
+    "handler_returns": wait_for_handler,
     "exec": lambda: os.execv("/bin/echo", ["echo", "another program"]),
     "observe": observe,
 }
