@@ -95,6 +95,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   runner/dry_run.cc
   runner/dry_run_messages.cc
   runner/environment.cc
+  runner/inside/memory_limits.cc
   runner/linked_libtorch.cc
   runner/locations.cc
   runner/program_file.cc
@@ -174,7 +175,6 @@ set(MEMLEDGER_INSIDE_SOURCES
   runner/inside/kept_results.cc
   runner/inside/measure.cc
   runner/inside/measured_values.cc
-  runner/inside/memory_limits.cc
   runner/inside/process_end.cc
   runner/inside/program_calls.cc
   runner/inside/python_lines.cc

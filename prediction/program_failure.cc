@@ -49,10 +49,7 @@ const std::vector<Hint>& hints() {
        "it needs a file that is not there"},
       {{"Address already in use", "EADDRINUSE"}, "a port that it listens on is taken"},
       {{"No space left on device"}, "a disk is full"},
-      {{"Read-only file system", "Errno 30"},
-       "it writes where nothing can be written, or would change a file of more than 4 GiB in "
-       "place, "
-       "which cannot be put back as it was"},
+      {{"Read-only file system", "Errno 30"}, "it writes where nothing can be written"},
   };
   return *hints;
 }

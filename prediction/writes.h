@@ -1,6 +1,8 @@
 #pragma once
 
 // What a run's processes did to files, and what kept those from being changed.
+//
+//   for (const LayerFile& file : prediction.writes.files) std::cout << file.path << '\n';
 
 #include <cstdint>
 #include <string>

@@ -339,11 +339,11 @@ void declare_common(DryRunCommonWords& words, const char* schema,
   options.push_back({"--timeout", "SECONDS", &words.timeout,
                      "Give up on a run after so many seconds. The default is 600."});
   options.push_back({"--writes", "discard|allow", &words.writes,
-                     "Discard what the program writes when a run ends (discard, the default), or\n"
-                     "let it write for real, values of the GPU as zeros (allow)."});
+                     "Discard what the program writes when a run ends (discard, the\n"
+                     "default), or let it write for real, values of the GPU as zeros (allow)."});
   options.push_back({"--writes-limit", "SIZE", &words.writes_limit,
-                     "Hold at most so much of what a run writes, in memory: 8GiB. The default is\n"
-                     "half of what is free, for all runs that go side by side."});
+                     "Hold at most so much of what a run writes, in memory: 8GiB. The\n"
+                     "default is half of what is free, for all runs that go side by side."});
   options.push_back({"--json", "FILE", &words.json,
                      absl::StrCat("Print JSON (", schema,
                                   ") instead of text, or write it to\nFILE beside the text."),

@@ -48,8 +48,9 @@ std::string list_of(const TouchedFiles& files, bool removed, int64_t count) {
     absl::StrAppend(&list, list.empty() ? "" : ", ", shown_path(path));
     if (!removed) absl::StrAppend(&list, " (", readable_size(file.bytes), ")");
   }
+  if (list.empty()) return list;
   if (count > shown) absl::StrAppend(&list, " and ", count - shown, " more");
-  return list;
+  return ": " + list;
 }
 
 std::string number_of_files(int64_t count) {
@@ -105,18 +106,18 @@ void tell_of_files(const std::string& command, const TouchedFiles& files) {
   if (files.are_held) {
     std::string text;
     if (files.written_count > 0)
-      text = absl::StrCat("written ", written, ", ", readable_size(files.bytes), ": ", list);
+      text = absl::StrCat("written ", written, ", ", readable_size(files.bytes), list);
     if (files.removed_count > 0) {
       absl::StrAppend(&text, text.empty() ? "" : "; and ", "removed ",
-                      number_of_files(files.removed_count), ": ",
+                      number_of_files(files.removed_count),
                       list_of(files, /*removed=*/true, files.removed_count));
     }
     if (!text.empty()) tell({command, ": outside a dry run the program would have ", text});
   } else if (files.written_count > 0 && !files.have_zeros) {
-    tell({command, ": the program wrote ", written, ": ", list});
+    tell({command, ": the program wrote ", written, list});
   } else if (files.written_count > 0) {
     tell({command, ": warning: the program wrote ", written,
-          ", and values from the GPU are zeros in ", files.written_count == 1 ? "it" : "them", ": ",
+          ", and values from the GPU are zeros in ", files.written_count == 1 ? "it" : "them",
           list});
   }
 }

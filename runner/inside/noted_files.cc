@@ -21,7 +21,6 @@ namespace {
 
 // Where to write to; empty: nowhere. Set before main, and in children of fork.
 char folder[kPathBytes];
-char scratch[kPathBytes];  // of all runs of the dry run
 char written_files[kPathBytes + sizeof prediction::kWrittenFiles];
 char refused_files[kPathBytes + sizeof prediction::kRefusedFiles];
 char cache_folder[kPathBytes];
@@ -35,8 +34,8 @@ bool is_in(const char* path, const char* outer) {
 
 // What nobody would miss.
 bool is_of_no_interest(const char* path) {
-  return path[0] != '/' || is_in(path, folder) || is_in(path, scratch) || is_in(path, "/dev") ||
-         is_in(path, "/proc") || is_in(path, "/sys") || is_in(path, cache_folder) ||
+  return path[0] != '/' || is_in(path, folder) || is_in(path, "/dev") || is_in(path, "/proc") ||
+         is_in(path, "/sys") || is_in(path, cache_folder) ||
          strstr(path, "/__pycache__/") != nullptr;
 }
 
@@ -78,7 +77,7 @@ void note_written_path(const char* path) {
 }
 
 void note_refused_path(const char* what, const char* path) {
-  if (is_of_no_interest(path) || !is_new(what, path)) return;
+  if (path[0] != '/' || is_in(path, folder) || !is_new(what, path)) return;
   const iovec record[2] = {{const_cast<char*>(what), strlen(what) + 1},
                            {const_cast<char*>(path), strlen(path) + 1}};
   append(refused_files, record, 2);
@@ -89,17 +88,9 @@ struct ErrorName {
   const char* name;
 };
 constexpr ErrorName kErrorNames[] = {
-    {EXDEV, "EXDEV"},
-    {EOVERFLOW, "EOVERFLOW"},
-    {EROFS, "EROFS"},
-    {ENOSPC, "ENOSPC"},
-    {EDQUOT, "EDQUOT"},
-    {EIO, "EIO"},
-    {ENOSYS, "ENOSYS"},
-    {EACCES, "EACCES"},
-    {EPERM, "EPERM"},
-    {EFBIG, "EFBIG"},
-    {ECONNREFUSED, "ECONNREFUSED"},
+    {EXDEV, "EXDEV"},   {EOVERFLOW, "EOVERFLOW"}, {EROFS, "EROFS"}, {ENOSPC, "ENOSPC"},
+    {EBUSY, "EBUSY"},   {EDQUOT, "EDQUOT"},       {EIO, "EIO"},     {ENOSYS, "ENOSYS"},
+    {EACCES, "EACCES"}, {EPERM, "EPERM"},         {EFBIG, "EFBIG"}, {ECONNREFUSED, "ECONNREFUSED"},
 };
 
 const char* name_of(int error) {
@@ -116,8 +107,8 @@ bool comes_of_holding(int error, Errors errors) {
   if (error == EFBIG && private_prefix != nullptr) return true;
   if (errors == Errors::kOfSpace) return error == ENOSPC || error == EDQUOT;
   return error == EXDEV || error == EOVERFLOW || error == ENOSPC ||
-         (error == EROFS && private_prefix == nullptr) || error == EDQUOT || error == EIO ||
-         error == ENOSYS;
+         ((error == EROFS || error == EBUSY) && private_prefix == nullptr) || error == EDQUOT ||
+         error == EIO || error == ENOSYS;
 }
 
 using What = char[64];
@@ -154,8 +145,6 @@ void begin_to_note_files(const char* measured) {
   } else if (home != nullptr && *home == '/' && home[1] != '\0') {
     snprintf(cache_folder, sizeof cache_folder, "%s/.cache", home);
   }
-  memcpy(scratch, measured, strlen(measured) + 1);
-  *strrchr(scratch, '/') = '\0';
   snprintf(written_files, sizeof written_files, "%s/%s", measured, prediction::kWrittenFiles);
   snprintf(refused_files, sizeof refused_files, "%s/%s", measured, prediction::kRefusedFiles);
   memcpy(folder, measured, strlen(measured) + 1);

@@ -64,10 +64,11 @@ absl::StatusOr<InheritedFiles> InheritedFiles::read() {
     const bool is_written =
         (flags & O_PATH) == 0 && (flags & O_ACCMODE) != O_RDONLY && S_ISREG(found.st_mode);
     if (!leads_to(path, found)) {
-      if (!is_written && S_ISREG(found.st_mode)) continue;
+      // Nobody else can reach it.
+      if (!is_written && S_ISREG(found.st_mode) && found.st_nlink == 0) continue;
       return absl::FailedPreconditionError(
-          absl::StrCat("descriptor ", number, " is open for writing on ", printable(path),
-                       ", which cannot be kept from the program: close it"));
+          absl::StrCat("descriptor ", number, " is open ", is_written ? "for writing " : "", "on ",
+                       printable(path), ", which cannot be kept from the program: close it"));
     }
     const off_t offset = S_ISREG(found.st_mode) ? lseek(number, 0, SEEK_CUR) : 0;
     result.files_.push_back({number, flags & ~(O_CREAT | O_EXCL | O_TRUNC | O_NOFOLLOW),

@@ -40,10 +40,14 @@ namespace {
 constexpr size_t kMaxSteps = 4096;
 constexpr char kShared[] = "/dev/shm";
 
-// With which root could leave the new root again, or change what no file system holds.
-constexpr std::array kGivenUp = {CAP_SYS_ADMIN, CAP_DAC_READ_SEARCH, CAP_MKNOD,
-                                 CAP_SYS_RAWIO, CAP_SYS_MODULE,      CAP_SYS_BOOT,
-                                 CAP_SYS_TIME,  CAP_LINUX_IMMUTABLE};
+// CAP_CHECKPOINT_RESTORE came with Linux 5.9.
+constexpr int kCheckpointRestore = 40;
+// With which root could leave the new root again, look into the process that made it, or change
+// what no file system holds.
+constexpr std::array kGivenUp = {CAP_SYS_ADMIN,       CAP_SYS_PTRACE,     kCheckpointRestore,
+                                 CAP_DAC_READ_SEARCH, CAP_MKNOD,          CAP_SYSLOG,
+                                 CAP_SYS_MODULE,      CAP_SYS_RAWIO,      CAP_SYS_BOOT,
+                                 CAP_SYS_TIME,        CAP_LINUX_IMMUTABLE};
 
 std::string text_of(const char* path) {
   std::ifstream file(path, std::ios::binary);
@@ -161,6 +165,13 @@ bool make_read_only(const char* path, bool with_all_below) {
                nullptr) == 0;
 }
 
+bool mount_memory(const char* path, uint64_t bytes) {
+  std::array<char, 64> options{};
+  std::snprintf(options.data(), options.size(), "mode=700,size=%llu",
+                static_cast<unsigned long long>(bytes));
+  return mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, options.data()) == 0;
+}
+
 bool write_text(const char* path, const char* text, size_t length) {
   const int file = open(path, O_WRONLY | O_CLOEXEC);
   if (file < 0) return false;
@@ -257,7 +268,7 @@ class PrivateRoot::Planner {
     struct stat found {};
     if (stat(path.c_str(), &found) != 0) return;
     if (!S_ISDIR(found.st_mode)) {
-      add(Step::Kind::kBind, path, path);
+      add(Step::Kind::kBind, path, path).is_read_only = true;
     } else if (is_special(path) || !holds_files(mount.type)) {
       bind_all(path);
     } else if (covers_whole_mounts()) {
@@ -281,8 +292,12 @@ class PrivateRoot::Planner {
   void cover(const std::string& path) {
     if (!has_mounts_below(path)) return add_overlay(path);
     const std::optional<std::vector<Entry>> entries = entries_of(path);
-    if (!entries) return bind_all(path);
     add(Step::Kind::kFolder, path, path);
+    if (!entries) {
+      bind_all(path);
+      root_.steps_.back().is_read_only = true;
+      return;
+    }
     root_.ours_.push_back(path == "/" ? "" : path);
     for (const Entry& entry : *entries) {
       const std::string inner = joined(path, entry.name);
@@ -308,7 +323,7 @@ class PrivateRoot::Planner {
         mount == nullptr ? cover(inner) : add_mount(*mount);
       } else {
         add(Step::Kind::kFile, inner, inner);
-        add(Step::Kind::kBind, inner, inner);
+        add(Step::Kind::kBind, inner, inner).is_read_only = true;
         root_.ours_.push_back(inner);
       }
     }
@@ -320,9 +335,10 @@ class PrivateRoot::Planner {
       if (covers_whole_mounts() && !is_bound(path) && is_folder(path)) bind_all(path);
     }
     if (is_folder("/proc")) add(Step::Kind::kProc, "/proc", "/proc");
+    // As large as it is outside.
     if (options_.is_shared_memory_private && is_folder(kShared)) {
-      add(Step::Kind::kMemory, "", kShared).bytes =
-          bytes_of_file_system(kShared, options_.limit_bytes);
+      add_overlay(kShared);
+      root_.steps_.back().bytes = bytes_of_file_system(kShared, options_.limit_bytes);
     }
   }
 
@@ -433,9 +449,16 @@ bool PrivateRoot::make_like(const char* source, const char* target) const {
 
 bool PrivateRoot::mount_overlay(Step& step) {
   const Layer& layer = layers_of_[static_cast<size_t>(step.layer)];
-  Path upper{}, work{}, inner{}, source{};
-  if (!set_layer_path(upper, layers_.c_str(), 'u', step.layer) ||
-      !set_layer_path(work, layers_.c_str(), 'w', step.layer) ||
+  Path base{}, upper{}, work{}, inner{}, source{};
+  std::snprintf(base.data(), base.size(), "%s%s", layers_.c_str(), step.bytes == 0 ? "" : "/m");
+  if (step.bytes != 0) {
+    if (mkdir(base.data(), 0700) != 0 || !mount_memory(base.data(), step.bytes)) return false;
+    for (const char* const folder : {"u", "w"}) {
+      if (!set_path(inner, base.data(), folder) || mkdir(inner.data(), 0700) != 0) return false;
+    }
+  }
+  if (!set_layer_path(upper, base.data(), 'u', step.layer) ||
+      !set_layer_path(work, base.data(), 'w', step.layer) ||
       !make_like(step.source.c_str(), upper.data()) || mkdir(work.data(), 0700) != 0)
     return false;
   for (const std::string& folder : layer.made_before) {
@@ -461,7 +484,18 @@ bool PrivateRoot::mount_overlay(Step& step) {
   return false;
 }
 
+// What has gone since it was planned is not there in the new root, either.
 bool PrivateRoot::run(Step& step) {
+  if (try_to_run(step)) return true;
+  struct stat found {};
+  const int error = errno;
+  const bool has_gone = step.kind != Step::Kind::kLink && !step.source.empty() &&
+                        lstat(step.source.c_str(), &found) != 0 && errno == ENOENT;
+  errno = error;
+  return has_gone;
+}
+
+bool PrivateRoot::try_to_run(Step& step) {
   const char* const source = step.source.c_str();
   const char* const target = step.target.c_str();
   const auto bind = [&](unsigned long flags) {
@@ -488,14 +522,8 @@ bool PrivateRoot::run(Step& step) {
     case Step::Kind::kWritable:
       return bind(0);
     case Step::Kind::kOptional:
-      bind(0);
-      return true;
-    case Step::Kind::kMemory: {
-      std::array<char, 64> options{};
-      std::snprintf(options.data(), options.size(), "mode=1777,size=%llu",
-                    static_cast<unsigned long long>(step.bytes));
-      return mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, options.data()) == 0;
-    }
+      // It can still be opened and connected to, but not changed.
+      return !bind(0) || make_read_only(target, /*with_all_below=*/false);
     case Step::Kind::kProc: {
       if (mount("proc", target, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0)
         return false;
@@ -515,12 +543,8 @@ bool PrivateRoot::run(Step& step) {
 bool PrivateRoot::make_mounts() {
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     return fail("the namespace of mounts");
-  std::array<char, 64> options{};
-  std::snprintf(options.data(), options.size(), "mode=700,size=%llu",
-                static_cast<unsigned long long>(limit_bytes_));
   if (mkdir(layers_.c_str(), 0700) != 0 && errno != EEXIST) return fail(layers_.c_str());
-  if (mount("tmpfs", layers_.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, options.data()) != 0)
-    return fail(layers_.c_str());
+  if (!mount_memory(layers_.c_str(), limit_bytes_)) return fail(layers_.c_str());
   layers_folder_ = open(layers_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (layers_folder_ < 0 || mkdirat(layers_folder_, "root", 0755) != 0 ||
       mkdirat(layers_folder_, "u", 0700) != 0 || mkdirat(layers_folder_, "w", 0700) != 0)
@@ -554,10 +578,17 @@ bool PrivateRoot::enter_working_folder() const {
   return syscall(SYS_capset, &header, data.data()) == 0;
 }
 
+bool PrivateRoot::are_layers_full() const {
+  struct statvfs found {};
+  constexpr uint64_t kLeast = uint64_t{64} << 10;
+  return fstatvfs(layers_folder_, &found) == 0 &&
+         uint64_t{found.f_bavail} * found.f_frsize < kLeast;
+}
+
 prediction::Writes PrivateRoot::writes() const {
   LayerFiles files;
   for (const Step& step : steps_) {
-    if (step.kind == Step::Kind::kOverlay && !step.is_read_only) {
+    if (step.kind == Step::Kind::kOverlay && !step.is_read_only && step.bytes == 0) {
       files.add_upper_layer(layers_folder_, absl::StrCat("u/", step.layer),
                             layers_of_[static_cast<size_t>(step.layer)].folder);
     }
@@ -568,6 +599,8 @@ prediction::Writes PrivateRoot::writes() const {
   for (const Step& step : steps_) {
     if (step.is_read_only) writes.read_only.push_back(step.source);
     if (step.kind == Step::Kind::kOptional) writes.host_files.push_back(step.source);
+    // A folder that would not be a mount outside cannot be renamed or removed.
+    if (step.kind == Step::Kind::kOverlay && !is_initial_) writes.host_files.push_back(step.source);
   }
   return writes;
 }

@@ -51,6 +51,9 @@ class PrivateRoot {
 
   const char* failed() const { return failed_; }
 
+  // Called by the process that made the mounts: whether the layers have no more room.
+  bool are_layers_full() const;
+
   // Called by the process that made the mounts, once all others have ended: what the layers hold.
   // Allocates.
   prediction::Writes writes() const;
@@ -67,14 +70,13 @@ class PrivateRoot {
       kWritable,  // `source` at `target`
       kOptional,  // as kWritable, where there is something at `target`
       kProc,      // at `target`
-      kMemory,    // a tmpfs at `target`
     };
     Kind kind;
     std::string source;
     std::string target;
     int layer = 0;
-    uint64_t bytes = 0;
-    bool is_read_only = false;  // became so, as it could get no overlay
+    uint64_t bytes = 0;         // of an overlay with a tmpfs of its own
+    bool is_read_only = false;  // it became so, as it could get no overlay
   };
   struct Layer {
     std::string folder;                    // that it covers
@@ -84,6 +86,7 @@ class PrivateRoot {
   class Planner;
 
   bool run(Step& step);
+  bool try_to_run(Step& step);
   bool mount_overlay(Step& step);
   bool make_like(const char* source, const char* target) const;
   bool fail(const char* at);

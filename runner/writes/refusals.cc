@@ -23,11 +23,15 @@ const Mount* mount_of(const std::string& path, const std::vector<Mount>& mounts)
   return deepest;
 }
 
-// Which rename() had which target is not noted.
-bool may_be_within_one_mount(const std::string& from, const std::vector<Refusal>& noted,
+// The target of a rename() is noted before its source. Another process may have come in between,
+// and each path is noted once: then any target may be the one.
+bool may_be_within_one_mount(const std::vector<Refusal>& noted, size_t rename,
                              const std::vector<Mount>& mounts) {
+  const Mount* const from = mount_of(noted[rename].path, mounts);
+  if (rename > 0 && noted[rename - 1].what == kRenameTo)
+    return mount_of(noted[rename - 1].path, mounts) == from;
   return std::any_of(noted.begin(), noted.end(), [&](const Refusal& other) {
-    return other.what == kRenameTo && mount_of(from, mounts) == mount_of(other.path, mounts);
+    return other.what == kRenameTo && mount_of(other.path, mounts) == from;
   });
 }
 
@@ -64,10 +68,14 @@ std::vector<Refusal> refusals_of_layers(const std::vector<Refusal>& noted,
                                         const std::vector<Mount>& mounts,
                                         std::string_view sockets) {
   std::vector<Refusal> refusals;
-  for (const Refusal& refusal : noted) {
+  for (size_t i = 0; i < noted.size(); ++i) {
+    const Refusal& refusal = noted[i];
+    const bool is_ours =
+        has(writes.host_files, refusal.path) || became_read_only(refusal.path, writes);
     const bool is_alike =
         refusal.what == kRenameTo ||
-        (refusal.what == kRename && !may_be_within_one_mount(refusal.path, noted, mounts)) ||
+        (refusal.what == kRename && !may_be_within_one_mount(noted, i, mounts)) ||
+        (absl::EndsWith(refusal.what, ": EBUSY") && !is_ours) ||
         (absl::EndsWith(refusal.what, ": EROFS") && !became_read_only(refusal.path, writes)) ||
         (refusal.what == "open: FIFO" && has(writes.host_files, refusal.path)) ||
         (refusal.what == "connect: socket" &&

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "prediction/measure_variables.h"
 #include "runner/writes/layer_files.h"
 
 namespace memledger::runner {
@@ -93,6 +94,22 @@ int wait_for(pid_t child, const Queued& queued, void (*on_term)(pid_t child)) {
   }
 }
 
+// Unless a call was told so, and noted that.
+void note_full_layers(int folder) {
+  constexpr char kFull[] = "write: ENOSPC\0the layers of the run";
+  const int file =
+      openat(folder, prediction::kRefusedFiles, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file < 0) return;
+  std::array<char, 65536> noted;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  const ssize_t length = read(file, noted.data(), noted.size());
+  if (length > 0 && memmem(noted.data(), static_cast<size_t>(length), "ENOSPC", 6) != nullptr) {
+    close(file);
+    return;
+  }
+  [[maybe_unused]] const ssize_t written = write(file, kFull, sizeof kFull);
+  close(file);
+}
+
 // The first process of the namespace.
 int supervise(PrivateRoot& root, InheritedFiles& files, int folder, const Queued& queued,
               const std::function<int()>& become) {
@@ -110,6 +127,8 @@ int supervise(PrivateRoot& root, InheritedFiles& files, int folder, const Queued
   ::kill(-1, SIGKILL);
   while (waitpid(-1, nullptr, 0) > 0 || errno == EINTR) {
   }
+  // A write through a mapping has no other error than SIGBUS.
+  if (root.are_layers_full()) note_full_layers(folder);
   const std::string record = to_record(root.writes());
   write_record(folder, kRecord, record.data(), record.size());
   return status;

@@ -147,6 +147,17 @@ absl::StatusOr<ChildProcess> start_redirected(const WriteHoldOptions& options, c
   });
 }
 
+// Links and `..` on the way to a file may lead to another file system.
+std::vector<prediction::Refusal> with_real_paths(std::vector<prediction::Refusal> refusals) {
+  for (prediction::Refusal& refusal : refusals) {
+    std::error_code error;
+    const fs::path path = refusal.path;
+    const fs::path parent = fs::weakly_canonical(path.parent_path(), error);
+    if (!error && !parent.empty()) refusal.path = (parent / path.filename()).string();
+  }
+  return refusals;
+}
+
 // Makes the mounts in a child that does nothing else.
 absl::Status try_root(const WriteHoldOptions& options) {
   HeldRun run;
@@ -177,6 +188,15 @@ absl::StatusOr<WriteHold> WriteHold::choose(const WriteHoldOptions& options) {
     return hold;
   }
   if (absl::IsFailedPrecondition(*root)) return *root;
+  // There, shared memory stays as it is.
+  constexpr char kShared[] = "/dev/shm";
+  for (const std::string& folder : {working_folder(), options.scratch}) {
+    if (is_within(folder, kShared))
+      return absl::FailedPreconditionError(
+          absl::StrCat("no mounts of its own (", std::string(root->message()), "), and ", folder,
+                       " is in shared memory, which nothing else keeps from the program: use "
+                       "another folder"));
+  }
   static const auto* const redirected = new absl::Status(try_redirected_run(options.scratch));
   if (redirected->ok()) {
     hold.held_by_ = WritesHeldBy::kLandlock;
@@ -209,7 +229,7 @@ absl::StatusOr<Writes> WriteHold::writes(const HeldRun& run) const {
   if (held_by_ == WritesHeldBy::kNamespace) {
     record.writes.held_by = held_by_;
     record.writes.refusals = refusals_of_layers(
-        prediction::read_refusals(run.folder), record.writes,
+        with_real_paths(prediction::read_refusals(run.folder)), record.writes,
         visible_mounts(text_of("/proc/self/mountinfo")), text_of("/proc/net/unix"));
     return std::move(record.writes);
   }

@@ -10,11 +10,11 @@ export TMPDIR="$TEST_TMPDIR/tmp"
 mkdir -p "$TMPDIR" files && cd files || exit 1
 shown_on_failure=(../out ../err)
 
-figure() { python3 -c "import json; j = json.load(open('../out')); print($1)"; }  # EXPRESSION of j
+figure() { python3 -c "import json; j = json.load(open('$TEST_TMPDIR/out')); print($1)"; }  # EXPRESSION of j
 dry_run() {  # STATUS ARGUMENT…: runs it, and holds it to the status
   local wanted="$1"
   shift
-  "${as[@]}" "$memledger" dry-run --gpu=h100,addresses=down --settings=none --json "$@" >../out 2>../err </dev/null
+  "${as[@]}" "$memledger" dry-run --gpu=h100,addresses=down --settings=none --json "$@" >"$TEST_TMPDIR/out" 2>"$TEST_TMPDIR/err" </dev/null
   check "$how: dry-run $*: exit status" equal "$?" "$wanted"
 }
 state() {  # all of a file, and of its folder
@@ -93,6 +93,13 @@ for how in ${ways[@]+"${ways[@]}"}; do
   unchanged "rights" dry_run 12 -- bash -c 'umount -l .. /; mount -t tmpfs none .; echo zeros >model.pt'
   unchanged "shared memory" dry_run 12 -- bash -c "echo zeros >/dev/shm/memledger_files_test.$$"
   check "$how: shared memory is as it was" test ! -e "/dev/shm/memledger_files_test.$$"
+  ln log.txt log_again.txt
+  exec 7<log_again.txt && rm log_again.txt
+  unchanged "a removed file's descriptor" dry_run 126 -- bash -c 'echo zeros >/proc/self/fd/7'
+  exec 7<&-
+  unchanged "the process that made the mounts" dry_run 12 -- bash -c 'chmod 711 /proc/1/exe; touch /proc/1/exe /proc/1/map_files/*
+    for f in /proc/1/fd/*; do (cd -P "$f/../.." && echo zeros >escaped); done; exit 7'
+  check "$how: it cannot be looked into" test ! -e "$TMPDIR/escaped" -a ! -e escaped
   unchanged "a process that outlives it" dry_run 12 -- bash -c 'setsid bash -c "sleep 1; echo late >model.pt" & exit 0'
 
   # Each run finds what the first one found.
@@ -127,6 +134,38 @@ for how in ${ways[@]+"${ways[@]}"}; do
     check "$how: which is told, too" equal "$(figure "[c['call'] for c in j['refused_calls']]")" "['open: EOVERFLOW']"
   fi
 
+  dry_run 11 --writes-limit=4MiB -- python3 -c 'import mmap
+with open("large", "wb+") as file:
+    file.truncate(8 << 20)
+    mmap.mmap(file.fileno(), 8 << 20).write(bytes(8 << 20))'
+  check "$how: a full layer behind a mapping" equal "$(figure "[c['call'] for c in j['refused_calls']]")" "['write: ENOSPC']"
+
+  # What fails outside, too, is not.
+  mkdir "/dev/shm/memledger_files_test.$$" && ln -s "/dev/shm/memledger_files_test.$$" other_file_system
+  unchanged "from one file system to another" dry_run 0 -- bash -c 'echo x >new && mv new other_file_system/ && mv other_file_system/new . && exec "$@"' bash "$program" 2
+  rm other_file_system
+
+  # Shared memory, with what is in it.
+  (
+    cd "/dev/shm/memledger_files_test.$$" && echo staged >data
+    dry_run 12 -- bash -c 'cat data; echo zeros >data; exit 7'
+    check "$how: what was staged in shared memory" has "$TEST_TMPDIR/err" staged
+    check "$how: it is as it was" equal "$(cat data)" staged
+    exit "$failures"
+  )
+  failures=$?
+  rm -r "/dev/shm/memledger_files_test.$$"
+
+  # Temporary folders that are none.
+  for folder in relative /nowhere "$PWD/model.pt" ""; do
+    TMPDIR="$folder" dry_run 12 -- bash -c 'exit 7'
+    check "$how: TMPDIR=$folder: what held" equal "$(figure "j['writes_held_by']")" namespace
+  done
+  ln -s "$TMPDIR" linked_tmp
+  TMPDIR="$PWD/linked_tmp" dry_run 12 -- bash -c 'exit 7'
+  check "$how: a link to a temporary folder: what held" equal "$(figure "j['writes_held_by']")" namespace
+  rm linked_tmp
+
   # The host's sockets and FIFOs stay its own.
   mkfifo fifo
   python3 -c '
@@ -144,6 +183,9 @@ while True:
   (while true; do cat fifo; done >../from_fifo) &
   reader=$!
   until grep -qs listens ../server; do sleep 0.05; done
+  mode="$(stat -c '%a %Y' fifo)"
+  dry_run 12 -- bash -c 'chmod 600 fifo; touch -d 2001-01-01 fifo; exit 7'
+  check "$how: a FIFO's mode and time" equal "$(stat -c '%a %Y' fifo)" "$mode"
   dry_run 12 -- bash -c 'python3 -c "import socket; s = socket.socket(socket.AF_UNIX); s.connect(\"socket\"); print(s.recv(99).decode())"; echo to outside >fifo; exit 7'
   check "$how: a socket" has ../err "from outside"
   kill "$reader" "$server" 2>/dev/null

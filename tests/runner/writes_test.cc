@@ -115,6 +115,14 @@ TEST_CASE("of what was refused, only what the layers are the cause of counts") {
   CHECK(counted({{"rename: EXDEV", "/tmp/a"}, {"rename to: EXDEV", "/home/a"}}).empty());
   CHECK(counted({{"rename: EXDEV", "/home/a"}, {"rename to: EXDEV", "/home/b"}}) ==
         "rename: EXDEV /home/a;");
+  // Between two, there and back.
+  CHECK(counted({{"rename to: EXDEV", "/home/a"},
+                 {"rename: EXDEV", "/tmp/a"},
+                 {"rename to: EXDEV", "/tmp/a"},
+                 {"rename: EXDEV", "/home/a"}})
+            .empty());
+  CHECK(counted({{"rename: EBUSY", "/mnt/a"}}).empty());
+  CHECK(counted({{"unlink: EBUSY", "/tmp/fifo"}}) == "unlink: EBUSY /tmp/fifo;");
   CHECK(counted({{"open: EROFS", "/cdrom/a"}}).empty());
   CHECK(counted({{"open: EROFS", "/fat/a"}}) == "open: EROFS /fat/a;");
   CHECK(counted({{"open: EROFS", "/proc/sys/vm/x"}}) == "open: EROFS /proc/sys/vm/x;");
