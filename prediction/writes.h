@@ -2,7 +2,8 @@
 
 // What a run's processes did to files, and what kept those from being changed.
 //
-//   for (const LayerFile& file : prediction.writes.files) std::cout << file.path << '\n';
+//   memledger::prediction::Writes writes;
+//   writes.files.push_back({"/data/model.pt", 96, /*is_removed=*/false});
 
 #include <cstdint>
 #include <string>

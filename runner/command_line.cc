@@ -340,7 +340,7 @@ void declare_common(DryRunCommonWords& words, const char* schema,
                      "Give up on a run after so many seconds. The default is 600."});
   options.push_back({"--writes", "discard|allow", &words.writes,
                      "Discard what the program writes when a run ends (discard, the\n"
-                     "default), or let it write for real, values of the GPU as zeros (allow)."});
+                     "default), or let it write for real, with zeros for values of the GPU."});
   options.push_back({"--writes-limit", "SIZE", &words.writes_limit,
                      "Hold at most so much of what a run writes, in memory: 8GiB. The\n"
                      "default is half of what is free, for all runs that go side by side."});
