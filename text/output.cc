@@ -218,13 +218,13 @@ bool is_own_descriptor(const std::string& folder, const std::string& name, int& 
   return true;
 }
 
-// Whether another user may have put an entry into a folder such as /tmp to lead us astray. Linux
-// follows no such link and writes no such file either, unless its sysctls protected_* are off.
+// Whether another user may have put an entry into a folder of everybody's to lead us astray. In
+// those with the sticky bit, such as /tmp, Linux follows no such link and writes no such file
+// either, unless its sysctls protected_* are off.
 bool is_planted(const struct stat& entry, const std::string& folder) {
-  constexpr mode_t kEverybodys = S_ISVTX | S_IWOTH;
   struct stat found;
   return entry.st_uid != ::geteuid() && ::stat(folder.c_str(), &found) == 0 &&
-         (found.st_mode & kEverybodys) == kEverybodys && entry.st_uid != found.st_uid;
+         (found.st_mode & S_IWOTH) != 0 && entry.st_uid != found.st_uid;
 }
 
 // Whether a link on the way to a folder, or the folder's own name, is planted.
@@ -339,9 +339,11 @@ absl::Status write_in_place(const Target& target, std::string_view what, const s
   return write_and_close(descriptor, what, path, write);
 }
 
-// Returns the complete temporary file.
+// Returns the complete temporary file. By then another user may have put a link at its path, where
+// the folder lets him: `kept_open`, if not null, becomes a descriptor of the file itself, or -1.
 absl::StatusOr<std::string> write_beside(const Target& target, std::string_view what,
-                                         const std::string& path, const Write& write) {
+                                         const std::string& path, const Write& write,
+                                         int* kept_open = nullptr) {
   // rename() would replace a read-only file.
   if (target.exists && ::faccessat(AT_FDCWD, target.path.c_str(), W_OK, AT_EACCESS) != 0)
     return cannot_write(what, path, errno);
@@ -349,10 +351,14 @@ absl::StatusOr<std::string> write_beside(const Target& target, std::string_view 
   std::string temporary = make_temporary(target, descriptor);
   if (temporary.empty()) return cannot_write(what, path, errno);
   if (target.exists) keep_mode(descriptor, target.status);
+  const int another =
+      kept_open == nullptr ? -1 : fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   if (absl::Status status = write_and_close(descriptor, what, path, write); !status.ok()) {
+    if (another >= 0) ::close(another);
     remove_temporary(temporary);
     return status;
   }
+  if (kept_open != nullptr) *kept_open = another;
   return temporary;
 }
 
@@ -695,14 +701,17 @@ absl::StatusOr<RunFile::Written> RunFile::write(std::string_view what, const Wri
     if (!status.ok()) return status;
     return Written{path_};
   }
-  const absl::StatusOr<std::string> temporary = write_beside(target, what, path_, write);
+  int descriptor = -1;
+  const absl::StatusOr<std::string> temporary =
+      write_beside(target, what, path_, write, &descriptor);
   if (!temporary.ok()) return temporary.status();
   Taker taker;
   {
     const FolderLock lock(target.folder);
     const std::string stamp = this->stamp();
-    if (::setxattr(temporary->c_str(), kRunAttribute, stamp.data(), stamp.size(), 0) != 0)
+    if (::fsetxattr(descriptor, kRunAttribute, stamp.data(), stamp.size(), 0) != 0)
       errno = 0;  // some file systems have no attributes
+    if (descriptor >= 0) ::close(descriptor);
     taker = taker_of(target.path);
     if (taker == Taker::kNobody) {
       const absl::Status status = put_in_place(*temporary, target.path, what, path_);

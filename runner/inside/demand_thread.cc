@@ -10,6 +10,7 @@
 
 #include "runner/inside/end_calls.h"
 #include "runner/inside/exec_observers.h"
+#include "runner/inside/interrupted_call.h"
 
 namespace memledger::inside {
 namespace {
@@ -50,6 +51,7 @@ void give_back(int of_action) noexcept {
   if (of_action != number || getpid() != process || is_programs.exchange(true)) return;
   pthread_kill(thread, number);  // ends it
   unblock_at_exec(0);
+  expect_blocked(0);
   unblock();
 }
 
@@ -95,6 +97,7 @@ void take_on_own_thread(int signal) noexcept {
   if (has_programs_action()) return;
   if (pthread_atfork(nullptr, nullptr, &unblock) != 0 || !make_thread()) return;
   unblock_at_exec(signal);
+  expect_blocked(signal);
   observe_actions(&give_back);
 }
 

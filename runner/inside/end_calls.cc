@@ -48,8 +48,12 @@ void tell(Observer (&observers)[4], Arguments... arguments) {
 struct sigaction ours;
 uint64_t replaced = 0;
 
+bool has_nodefer_handler = false;
+
 RealFunction<Sigaction> real_sigaction("sigaction");
-RealFunction<Handler (*)(int, Handler)> real_signal("signal");
+using SetHandler = Handler (*)(int, Handler);
+RealFunction<SetHandler> real_signal("signal"), real_sysv_signal("sysv_signal"),
+    real_sigset("sigset");
 RealFunction<void (*)(int)> real_exit("exit");
 RealFunction<void (*)(int)> real_quick_exit("quick_exit");
 RealFunction<void (*)(int)> real__exit("_exit");
@@ -58,6 +62,8 @@ RealFunction<void (*)(int)> real__exit("_exit");
 __attribute__((constructor)) void find_real_functions() {
   real_sigaction.get();
   real_signal.get();
+  real_sysv_signal.get();
+  real_sigset.get();
   real_exit.get();
   real_quick_exit.get();
   real__exit.get();
@@ -75,6 +81,34 @@ bool is_ours(Handler handler) { return handler == ours.sa_handler; }
 void tell_own_action(int number) {
   const OwnActionObserver observer = __atomic_load_n(&action_observer, __ATOMIC_ACQUIRE);
   if (observer != nullptr) observer(number);
+}
+
+bool is_handler(Handler handler) { return handler != SIG_DFL && handler != SIG_IGN; }
+
+void note_flags(Handler handler, int flags) {
+  if (is_handler(handler) && (flags & SA_NODEFER) != 0)
+    __atomic_store_n(&has_nodefer_handler, true, __ATOMIC_RELEASE);
+}
+
+// Sets ours without a moment in which the signal would end the process unseen.
+Handler set_default(int number) {
+  struct sigaction before;
+  if (real_sigaction.get()(number, &ours, &before) != 0) return SIG_ERR;
+  return is_ours(before.sa_handler) ? SIG_DFL : before.sa_handler;
+}
+
+// The real functions set all else, as signal() knows what siginterrupt() has asked for.
+Handler set_handler(RealFunction<SetHandler>& real, int number, Handler handler) {
+  if (real.get() == nullptr) {
+    errno = ENOSYS;
+    return SIG_ERR;
+  }
+  if (!is_replaced(number)) return real.get()(number, handler);
+  if (handler == SIG_DFL) return set_default(number);
+  const Handler before = real.get()(number, handler);
+  if (before == SIG_ERR) return before;
+  if (handler != SIG_HOLD) tell_own_action(number);  // which sets no action
+  return is_ours(before) ? SIG_DFL : before;
 }
 
 }  // namespace
@@ -106,12 +140,17 @@ MEMLEDGER_IN_FRONT void memledger_replace_default_actions(uint64_t signals,
   }
 }
 
+MEMLEDGER_IN_FRONT bool memledger_has_nodefer_handler() {
+  return __atomic_load_n(&has_nodefer_handler, __ATOMIC_ACQUIRE);
+}
+
 MEMLEDGER_IN_FRONT int sigaction(int number, const struct sigaction* action,
                                  struct sigaction* before) noexcept {
   if (real_sigaction.get() == nullptr) {
     errno = ENOSYS;
     return -1;
   }
+  if (action != nullptr) note_flags(action->sa_handler, action->sa_flags);
   if (!is_replaced(number)) return real_sigaction.get()(number, action, before);
   const bool sets_default = action != nullptr && is_default(*action);
   const int result = real_sigaction.get()(number, sets_default ? &ours : action, before);
@@ -121,18 +160,32 @@ MEMLEDGER_IN_FRONT int sigaction(int number, const struct sigaction* action,
 }
 
 MEMLEDGER_IN_FRONT Handler signal(int number, Handler handler) noexcept {
-  if (real_signal.get() == nullptr) {
-    errno = ENOSYS;
-    return SIG_ERR;
-  }
-  const Handler before = real_signal.get()(number, handler);
-  if (before == SIG_ERR || !is_replaced(number)) return before;
-  if (handler == SIG_DFL) {
-    real_sigaction.get()(number, &ours, nullptr);
-  } else {
-    tell_own_action(number);
-  }
-  return is_ours(before) ? SIG_DFL : before;
+  return set_handler(real_signal, number, handler);
+}
+MEMLEDGER_IN_FRONT Handler bsd_signal(int number, Handler handler) noexcept {
+  return signal(number, handler);
+}
+MEMLEDGER_IN_FRONT Handler ssignal(int number, Handler handler) noexcept {
+  return signal(number, handler);
+}
+
+// What signal() is in programs of strict standard C. Its handlers are all SA_NODEFER.
+MEMLEDGER_IN_FRONT Handler sysv_signal(int number, Handler handler) noexcept {
+  note_flags(handler, SA_NODEFER);
+  return set_handler(real_sysv_signal, number, handler);
+}
+MEMLEDGER_IN_FRONT Handler __sysv_signal(int number, Handler handler) noexcept {
+  return sysv_signal(number, handler);
+}
+
+MEMLEDGER_IN_FRONT Handler sigset(int number, Handler handler) noexcept {
+  if (handler != SIG_DFL || !is_replaced(number)) return set_handler(real_sigset, number, handler);
+  const Handler before = set_default(number);
+  sigset_t set, blocked;
+  sigemptyset(&set);
+  sigaddset(&set, number);
+  if (before == SIG_ERR || sigprocmask(SIG_UNBLOCK, &set, &blocked) != 0) return SIG_ERR;
+  return sigismember(&blocked, number) == 1 ? SIG_HOLD : before;
 }
 
 MEMLEDGER_IN_FRONT void _exit(int status) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // For those who want to know how the process ends: the library that has this stands before exit(),
-// quick_exit(), _exit() and _Exit(), and before sigaction() and signal().
+// quick_exit(), _exit() and _Exit(), and before sigaction(), signal() and signal()'s kin.
 
 #include <signal.h>
 #include <stdint.h>
@@ -30,3 +30,6 @@ extern "C" void memledger_observe_own_actions(memledger::inside::OwnActionObserv
 // signal N + 1): at once for those that have their default action, else when the program sets it.
 // The program's own handlers take its place, and it is told that the action is the default one.
 extern "C" void memledger_replace_default_actions(uint64_t signals, const struct sigaction* action);
+
+// Whether the program has ever set a handler that lets its own signal come again.
+extern "C" bool memledger_has_nodefer_handler();

@@ -69,6 +69,8 @@ __attribute__((constructor)) void find_exec_functions() {
   real_execveat.get();
   real_spawn.get();
   real_spawnp.get();
+  real_system.get();
+  real_popen.get();
   const char* const preloaded = secure_getenv(memledger::environment::kPreloaded);
   if (preloaded != nullptr && strlen(preloaded) < sizeof ours)
     memcpy(ours, preloaded, strlen(preloaded) + 1);
@@ -227,6 +229,7 @@ MEMLEDGER_IN_FRONT int fexecve(int file, Words argv, Words environment) noexcept
 
 MEMLEDGER_IN_FRONT int execveat(int folder, const char* path, Words argv, Words environment,
                                 int flags) noexcept {
+  if (path == nullptr) return run_real(real_execveat, folder, path, argv, environment, flags);
   const ObservedExec exec(*path != '\0' ? path : "a descriptor",
                           [&] { return may_run(folder, path, flags); });
   const ProgramKind kind = *path == '\0'                        ? kind_of(folder)

@@ -16,6 +16,8 @@
 #include <cstring>
 #include <tuple>
 
+#include "runner/inside/end_calls.h"
+
 namespace memledger::inside {
 namespace {
 
@@ -36,6 +38,8 @@ std::array<uintptr_t, 24> allocation_functions;
 Range ours;
 Range program;
 std::array<Range, 6> helpers;
+std::atomic<uint64_t> expected_blocked{0};
+decltype(&memledger_has_nodefer_handler) has_nodefer_handler = nullptr;
 
 constexpr std::array kAllocationFunctions = {"malloc",
                                              "free",
@@ -169,6 +173,10 @@ memledger_call_has_returned:
 #endif
 
 void prepare_interrupted_calls() noexcept {
+  // The library that stands first in the process has the functions that the program calls.
+  if (void* const in_front = dlopen(nullptr, RTLD_NOW))
+    has_nodefer_handler = reinterpret_cast<decltype(has_nodefer_handler)>(
+        dlsym(in_front, "memledger_has_nodefer_handler"));
   for (size_t i = 0; i < allocation_functions.size(); ++i)
     allocation_functions[i] =
         reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, kAllocationFunctions[i]));
@@ -195,7 +203,13 @@ InterruptedCall find_interrupted_call(Reach reach) noexcept {
 bool runs_in_signal_handler() noexcept {
   uint64_t blocked = 0;
   syscall(SYS_rt_sigprocmask, SIG_BLOCK, nullptr, &blocked, sizeof blocked);
-  return blocked != 0 && find_interrupted_call(Reach::kInnermost).in_handler;
+  blocked &= ~expected_blocked.load();
+  const bool may_run = blocked != 0 || (has_nodefer_handler != nullptr && has_nodefer_handler());
+  return may_run && find_interrupted_call(Reach::kInnermost).in_handler;
+}
+
+void expect_blocked(int signal) noexcept {
+  expected_blocked.store(signal == 0 ? 0 : uint64_t{1} << (signal - 1));
 }
 
 #if defined(__x86_64__)

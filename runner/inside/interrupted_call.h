@@ -30,10 +30,13 @@ enum class Reach : uint8_t {
 // Walks the calling thread's stack. Allocates nothing; a broken stack may end the process.
 InterruptedCall find_interrupted_call(Reach reach) noexcept;
 
-// Whether a signal handler runs on the calling thread. One that lets its own signal come again
-// (SA_NODEFER) may be missed: without a blocked signal the stack is not walked, so that ordinary
-// programs take no risk.
+// Whether a signal handler runs on the calling thread. Where no signal is blocked, and the program
+// has set no handler that lets its own signal come again (SA_NODEFER), the stack is not walked, so
+// that ordinary programs take no risk.
 bool runs_in_signal_handler() noexcept;
+
+// A signal that we have blocked ourselves, in all threads, and that says nothing; 0: none.
+void expect_blocked(int signal) noexcept;
 
 // Goes on with the interrupted call, with all signals blocked, and calls `then` on `stack` when it
 // returns; nobody else comes back. Returns where that cannot be done: on processors other than

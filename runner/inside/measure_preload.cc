@@ -43,7 +43,19 @@ using memledger::inside::RealFunction;
 namespace redirected = memledger::inside::redirected;
 namespace prediction = memledger::prediction;
 
-__attribute__((constructor)) void begin() { memledger::inside::begin_once(); }
+using AnyFunction = RealFunction<void (*)()>;
+extern "C" __attribute__((visibility("hidden"))) AnyFunction __start_memledger_real[];
+extern "C" __attribute__((visibility("hidden"))) AnyFunction __stop_memledger_real[];
+
+// The functions here are called in signal handlers and in children of vfork.
+void look_up_real_functions() {
+  for (AnyFunction* one = __start_memledger_real; one != __stop_memledger_real; ++one) one->get();
+}
+
+__attribute__((constructor)) void begin() {
+  look_up_real_functions();
+  memledger::inside::begin_once();
+}
 
 bool writes(int flags) {
   return ((flags & O_ACCMODE) != O_RDONLY || (flags & (O_TRUNC | O_CREAT)) != 0) &&
@@ -274,80 +286,81 @@ extern "C" {
 
 #define MEMLEDGER_IN_FRONT __attribute__((visibility("default")))
 
-#define MEMLEDGER_OPEN(name)                                                     \
-  MEMLEDGER_IN_FRONT int name(const char* path, int flags, ...) {                \
-    static RealFunction<int (*)(const char*, int, ...)> real(#name);             \
-    va_list arguments;                                                           \
-    va_start(arguments, flags);                                                  \
-    const mode_t mode = mode_of(flags, arguments);                               \
-    va_end(arguments);                                                           \
-    if (redirects(flags)) return redirected::open(AT_FDCWD, path, flags, mode);  \
-    note_fifo(AT_FDCWD, path);                                                   \
-    return opened(real.get()(path, flags, mode), "open", AT_FDCWD, path, flags); \
+#define MEMLEDGER_OPEN(name)                                                             \
+  MEMLEDGER_IN_FRONT int name(const char* path, int flags, ...) {                        \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, int, ...)> real(#name); \
+    va_list arguments;                                                                   \
+    va_start(arguments, flags);                                                          \
+    const mode_t mode = mode_of(flags, arguments);                                       \
+    va_end(arguments);                                                                   \
+    if (redirects(flags)) return redirected::open(AT_FDCWD, path, flags, mode);          \
+    note_fifo(AT_FDCWD, path);                                                           \
+    return opened(real.get()(path, flags, mode), "open", AT_FDCWD, path, flags);         \
   }
 
-#define MEMLEDGER_OPENAT(name)                                                 \
-  MEMLEDGER_IN_FRONT int name(int at, const char* path, int flags, ...) {      \
-    static RealFunction<int (*)(int, const char*, int, ...)> real(#name);      \
-    va_list arguments;                                                         \
-    va_start(arguments, flags);                                                \
-    const mode_t mode = mode_of(flags, arguments);                             \
-    va_end(arguments);                                                         \
-    if (redirects(flags)) return redirected::open(at, path, flags, mode);      \
-    note_fifo(at, path);                                                       \
-    return opened(real.get()(at, path, flags, mode), "open", at, path, flags); \
+#define MEMLEDGER_OPENAT(name)                                                                \
+  MEMLEDGER_IN_FRONT int name(int at, const char* path, int flags, ...) {                     \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, int, ...)> real(#name); \
+    va_list arguments;                                                                        \
+    va_start(arguments, flags);                                                               \
+    const mode_t mode = mode_of(flags, arguments);                                            \
+    va_end(arguments);                                                                        \
+    if (redirects(flags)) return redirected::open(at, path, flags, mode);                     \
+    note_fifo(at, path);                                                                      \
+    return opened(real.get()(at, path, flags, mode), "open", at, path, flags);                \
   }
 
-#define MEMLEDGER_CREAT(name)                                                    \
-  MEMLEDGER_IN_FRONT int name(const char* path, mode_t mode) {                   \
-    static RealFunction<int (*)(const char*, mode_t)> real(#name);               \
-    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;                         \
-    if (is_redirecting()) return redirected::open(AT_FDCWD, path, kFlags, mode); \
-    note_fifo(AT_FDCWD, path);                                                   \
-    return opened(real.get()(path, mode), "open", AT_FDCWD, path, kFlags);       \
+#define MEMLEDGER_CREAT(name)                                                          \
+  MEMLEDGER_IN_FRONT int name(const char* path, mode_t mode) {                         \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, mode_t)> real(#name); \
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;                               \
+    if (is_redirecting()) return redirected::open(AT_FDCWD, path, kFlags, mode);       \
+    note_fifo(AT_FDCWD, path);                                                         \
+    return opened(real.get()(path, mode), "open", AT_FDCWD, path, kFlags);             \
   }
 
-#define MEMLEDGER_FOPEN(name)                                             \
-  MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode) {     \
-    static RealFunction<FILE* (*)(const char*, const char*)> real(#name); \
-    const int flags = flags_of(mode);                                     \
-    if (redirects(flags)) {                                               \
-      return open_redirected(path, flags, [&](const char* found) {        \
-        return found == nullptr ? nullptr : real.get()(found, mode);      \
-      });                                                                 \
-    }                                                                     \
-    note_fifo(AT_FDCWD, path);                                            \
-    return opened(real.get()(path, mode), "fopen", path, flags);          \
+#define MEMLEDGER_FOPEN(name)                                                                 \
+  MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode) {                         \
+    MEMLEDGER_LOOKED_UP static RealFunction<FILE* (*)(const char*, const char*)> real(#name); \
+    const int flags = flags_of(mode);                                                         \
+    if (redirects(flags)) {                                                                   \
+      return open_redirected(path, flags, [&](const char* found) {                            \
+        return found == nullptr ? nullptr : real.get()(found, mode);                          \
+      });                                                                                     \
+    }                                                                                         \
+    note_fifo(AT_FDCWD, path);                                                                \
+    return opened(real.get()(path, mode), "fopen", path, flags);                              \
   }
 
-#define MEMLEDGER_FREOPEN(name)                                                       \
-  MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode, FILE* file) {     \
-    static RealFunction<FILE* (*)(const char*, const char*, FILE*)> real(#name);      \
-    const int flags = flags_of(mode);                                                 \
-    if (path == nullptr) return real.get()(path, mode, file);                         \
-    if (redirects(flags)) {                                                           \
-      return open_redirected(path, flags, [&](const char* found) {                    \
-        return found == nullptr ? close_stream(file) : real.get()(found, mode, file); \
-      });                                                                             \
-    }                                                                                 \
-    note_fifo(AT_FDCWD, path);                                                        \
-    return opened(real.get()(path, mode, file), "fopen", path, flags);                \
+#define MEMLEDGER_FREOPEN(name)                                                               \
+  MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode, FILE* file) {             \
+    MEMLEDGER_LOOKED_UP static RealFunction<FILE* (*)(const char*, const char*, FILE*)> real( \
+        #name);                                                                               \
+    const int flags = flags_of(mode);                                                         \
+    if (path == nullptr) return real.get()(path, mode, file);                                 \
+    if (redirects(flags)) {                                                                   \
+      return open_redirected(path, flags, [&](const char* found) {                            \
+        return found == nullptr ? close_stream(file) : real.get()(found, mode, file);         \
+      });                                                                                     \
+    }                                                                                         \
+    note_fifo(AT_FDCWD, path);                                                                \
+    return opened(real.get()(path, mode, file), "fopen", path, flags);                        \
   }
 
 // What open() and openat() are where the C library checks its callers (_FORTIFY_SOURCE).
-#define MEMLEDGER_OPEN_CHECKED(name)                                         \
-  MEMLEDGER_IN_FRONT int name(const char* path, int flags) {                 \
-    static RealFunction<int (*)(const char*, int)> real(#name);              \
-    if (redirects(flags)) return redirected::open(AT_FDCWD, path, flags, 0); \
-    note_fifo(AT_FDCWD, path);                                               \
-    return opened(real.get()(path, flags), "open", AT_FDCWD, path, flags);   \
+#define MEMLEDGER_OPEN_CHECKED(name)                                                \
+  MEMLEDGER_IN_FRONT int name(const char* path, int flags) {                        \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, int)> real(#name); \
+    if (redirects(flags)) return redirected::open(AT_FDCWD, path, flags, 0);        \
+    note_fifo(AT_FDCWD, path);                                                      \
+    return opened(real.get()(path, flags), "open", AT_FDCWD, path, flags);          \
   }
-#define MEMLEDGER_OPENAT_CHECKED(name)                                   \
-  MEMLEDGER_IN_FRONT int name(int at, const char* path, int flags) {     \
-    static RealFunction<int (*)(int, const char*, int)> real(#name);     \
-    if (redirects(flags)) return redirected::open(at, path, flags, 0);   \
-    note_fifo(at, path);                                                 \
-    return opened(real.get()(at, path, flags), "open", at, path, flags); \
+#define MEMLEDGER_OPENAT_CHECKED(name)                                                   \
+  MEMLEDGER_IN_FRONT int name(int at, const char* path, int flags) {                     \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, int)> real(#name); \
+    if (redirects(flags)) return redirected::open(at, path, flags, 0);                   \
+    note_fifo(at, path);                                                                 \
+    return opened(real.get()(at, path, flags), "open", at, path, flags);                 \
   }
 
 MEMLEDGER_OPEN(open)
@@ -366,62 +379,65 @@ MEMLEDGER_OPENAT_CHECKED(__openat_2)
 MEMLEDGER_OPENAT_CHECKED(__openat64_2)
 
 MEMLEDGER_IN_FRONT int rename(const char* from, const char* to) {
-  static RealFunction<int (*)(const char*, const char*)> real("rename");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, const char*)> real("rename");
   if (is_redirecting()) return redirected::rename(AT_FDCWD, from, AT_FDCWD, to, 0);
   return renamed(real.get()(from, to), AT_FDCWD, from, AT_FDCWD, to);
 }
 MEMLEDGER_IN_FRONT int renameat(int from_at, const char* from, int to_at, const char* to) {
-  static RealFunction<int (*)(int, const char*, int, const char*)> real("renameat");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, int, const char*)> real(
+      "renameat");
   if (is_redirecting()) return redirected::rename(from_at, from, to_at, to, 0);
   return renamed(real.get()(from_at, from, to_at, to), from_at, from, to_at, to);
 }
 MEMLEDGER_IN_FRONT int renameat2(int from_at, const char* from, int to_at, const char* to,
                                  unsigned flags) {
-  static RealFunction<int (*)(int, const char*, int, const char*, unsigned)> real("renameat2");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, int, const char*, unsigned)>
+      real("renameat2");
   if (is_redirecting()) return redirected::rename(from_at, from, to_at, to, flags);
   return renamed(real.get()(from_at, from, to_at, to, flags), from_at, from, to_at, to);
 }
 
 MEMLEDGER_IN_FRONT int link(const char* from, const char* to) {
-  static RealFunction<int (*)(const char*, const char*)> real("link");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, const char*)> real("link");
   if (is_redirecting()) return redirected::link(AT_FDCWD, from, AT_FDCWD, to, 0);
   return checked(real.get()(from, to), "link", AT_FDCWD, to);
 }
 MEMLEDGER_IN_FRONT int linkat(int from_at, const char* from, int to_at, const char* to, int flags) {
-  static RealFunction<int (*)(int, const char*, int, const char*, int)> real("linkat");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, int, const char*, int)> real(
+      "linkat");
   if (is_redirecting()) return redirected::link(from_at, from, to_at, to, flags);
   return checked(real.get()(from_at, from, to_at, to, flags), "link", to_at, to);
 }
 MEMLEDGER_IN_FRONT int symlink(const char* target, const char* path) {
-  static RealFunction<int (*)(const char*, const char*)> real("symlink");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, const char*)> real("symlink");
   if (is_redirecting()) return redirected::symlink(target, AT_FDCWD, path);
   return checked(real.get()(target, path), "symlink", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int symlinkat(const char* target, int at, const char* path) {
-  static RealFunction<int (*)(const char*, int, const char*)> real("symlinkat");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, int, const char*)> real("symlinkat");
   if (is_redirecting()) return redirected::symlink(target, at, path);
   return checked(real.get()(target, at, path), "symlink", at, path);
 }
 
 MEMLEDGER_IN_FRONT int unlink(const char* path) {
-  static RealFunction<int (*)(const char*)> real("unlink");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*)> real("unlink");
   if (is_redirecting()) return redirected::unlink(AT_FDCWD, path);
   return checked(real.get()(path), "unlink", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int unlinkat(int at, const char* path, int flags) {
-  static RealFunction<int (*)(int, const char*, int)> real("unlinkat");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, int)> real("unlinkat");
   if (is_redirecting())
     return (flags & AT_REMOVEDIR) != 0 ? redirected::rmdir(at, path) : redirected::unlink(at, path);
   return checked(real.get()(at, path, flags), (flags & AT_REMOVEDIR) != 0 ? "rmdir" : "unlink", at,
                  path);
 }
 MEMLEDGER_IN_FRONT int rmdir(const char* path) {
-  static RealFunction<int (*)(const char*)> real("rmdir");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*)> real("rmdir");
   if (is_redirecting()) return redirected::rmdir(AT_FDCWD, path);
   return checked(real.get()(path), "rmdir", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int remove(const char* path) {
-  static RealFunction<int (*)(const char*)> real("remove");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*)> real("remove");
   if (is_redirecting()) {
     const int result = redirected::unlink(AT_FDCWD, path);
     return result == 0 || errno != EISDIR ? result : redirected::rmdir(AT_FDCWD, path);
@@ -429,38 +445,38 @@ MEMLEDGER_IN_FRONT int remove(const char* path) {
   return checked(real.get()(path), "remove", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int mkdir(const char* path, mode_t mode) {
-  static RealFunction<int (*)(const char*, mode_t)> real("mkdir");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, mode_t)> real("mkdir");
   if (is_redirecting()) return redirected::mkdir(AT_FDCWD, path, mode);
   return checked(real.get()(path, mode), "mkdir", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int mkdirat(int at, const char* path, mode_t mode) {
-  static RealFunction<int (*)(int, const char*, mode_t)> real("mkdirat");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, mode_t)> real("mkdirat");
   if (is_redirecting()) return redirected::mkdir(at, path, mode);
   return checked(real.get()(at, path, mode), "mkdir", at, path);
 }
 
-#define MEMLEDGER_TRUNCATE(name, offset)                            \
-  MEMLEDGER_IN_FRONT int name(const char* path, offset bytes) {     \
-    static RealFunction<int (*)(const char*, offset)> real(#name);  \
-    if (is_redirecting()) return redirected::truncate(path, bytes); \
-    const int result = real.get()(path, bytes);                     \
-    if (result == 0) note_written(AT_FDCWD, path);                  \
-    return checked(result, "truncate", AT_FDCWD, path);             \
+#define MEMLEDGER_TRUNCATE(name, offset)                                               \
+  MEMLEDGER_IN_FRONT int name(const char* path, offset bytes) {                        \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, offset)> real(#name); \
+    if (is_redirecting()) return redirected::truncate(path, bytes);                    \
+    const int result = real.get()(path, bytes);                                        \
+    if (result == 0) note_written(AT_FDCWD, path);                                     \
+    return checked(result, "truncate", AT_FDCWD, path);                                \
   }
 #define MEMLEDGER_FTRUNCATE(name, offset)                                           \
   MEMLEDGER_IN_FRONT int name(int file, offset bytes) {                             \
-    static RealFunction<int (*)(int, offset)> real(#name);                          \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, offset)> real(#name);      \
     return written(real.get()(file, bytes), "ftruncate", file, Errors::kOfFolders); \
   }
 #define MEMLEDGER_FALLOCATE(name, offset)                                                        \
   MEMLEDGER_IN_FRONT int name(int file, int mode, offset begin, offset bytes) {                  \
-    static RealFunction<int (*)(int, int, offset, offset)> real(#name);                          \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, int, offset, offset)> real(#name);      \
     return written(real.get()(file, mode, begin, bytes), "fallocate", file, Errors::kOfFolders); \
   }
-#define MEMLEDGER_POSIX_FALLOCATE(name, offset)                              \
-  MEMLEDGER_IN_FRONT int name(int file, offset begin, offset bytes) {        \
-    static RealFunction<int (*)(int, offset, offset)> real(#name);           \
-    return checked_error(real.get()(file, begin, bytes), "fallocate", file); \
+#define MEMLEDGER_POSIX_FALLOCATE(name, offset)                                        \
+  MEMLEDGER_IN_FRONT int name(int file, offset begin, offset bytes) {                  \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, offset, offset)> real(#name); \
+    return checked_error(real.get()(file, begin, bytes), "fallocate", file);           \
   }
 
 MEMLEDGER_TRUNCATE(truncate, off_t)
@@ -473,41 +489,44 @@ MEMLEDGER_POSIX_FALLOCATE(posix_fallocate, off_t)
 MEMLEDGER_POSIX_FALLOCATE(posix_fallocate64, off64_t)
 
 MEMLEDGER_IN_FRONT ssize_t write(int file, const void* data, size_t bytes) {
-  static RealFunction<ssize_t (*)(int, const void*, size_t)> real("write");
+  MEMLEDGER_LOOKED_UP static RealFunction<ssize_t (*)(int, const void*, size_t)> real("write");
   return written(real.get()(file, data, bytes), "write", file);
 }
 MEMLEDGER_IN_FRONT ssize_t writev(int file, const iovec* parts, int count) {
-  static RealFunction<ssize_t (*)(int, const iovec*, int)> real("writev");
+  MEMLEDGER_LOOKED_UP static RealFunction<ssize_t (*)(int, const iovec*, int)> real("writev");
   return written(real.get()(file, parts, count), "write", file);
 }
-#define MEMLEDGER_PWRITE(name, offset)                                                   \
-  MEMLEDGER_IN_FRONT ssize_t name(int file, const void* data, size_t bytes, offset at) { \
-    static RealFunction<ssize_t (*)(int, const void*, size_t, offset)> real(#name);      \
-    return written(real.get()(file, data, bytes, at), "write", file);                    \
+#define MEMLEDGER_PWRITE(name, offset)                                                           \
+  MEMLEDGER_IN_FRONT ssize_t name(int file, const void* data, size_t bytes, offset at) {         \
+    MEMLEDGER_LOOKED_UP static RealFunction<ssize_t (*)(int, const void*, size_t, offset)> real( \
+        #name);                                                                                  \
+    return written(real.get()(file, data, bytes, at), "write", file);                            \
   }
-#define MEMLEDGER_PWRITEV(name, offset)                                                 \
-  MEMLEDGER_IN_FRONT ssize_t name(int file, const iovec* parts, int count, offset at) { \
-    static RealFunction<ssize_t (*)(int, const iovec*, int, offset)> real(#name);       \
-    return written(real.get()(file, parts, count, at), "write", file);                  \
+#define MEMLEDGER_PWRITEV(name, offset)                                                        \
+  MEMLEDGER_IN_FRONT ssize_t name(int file, const iovec* parts, int count, offset at) {        \
+    MEMLEDGER_LOOKED_UP static RealFunction<ssize_t (*)(int, const iovec*, int, offset)> real( \
+        #name);                                                                                \
+    return written(real.get()(file, parts, count, at), "write", file);                         \
   }
 MEMLEDGER_PWRITE(pwrite, off_t)
 MEMLEDGER_PWRITE(pwrite64, off64_t)
 MEMLEDGER_PWRITEV(pwritev, off_t)
 MEMLEDGER_PWRITEV(pwritev64, off64_t)
 
-#define MEMLEDGER_FWRITE(name)                                                              \
-  MEMLEDGER_IN_FRONT size_t name(const void* data, size_t size, size_t count, FILE* file) { \
-    static RealFunction<size_t (*)(const void*, size_t, size_t, FILE*)> real(#name);        \
-    const size_t done = real.get()(data, size, count, file);                                \
-    if (done < count && size > 0) note_unwritten(file);                                     \
-    return done;                                                                            \
+#define MEMLEDGER_FWRITE(name)                                                                    \
+  MEMLEDGER_IN_FRONT size_t name(const void* data, size_t size, size_t count, FILE* file) {       \
+    MEMLEDGER_LOOKED_UP static RealFunction<size_t (*)(const void*, size_t, size_t, FILE*)> real( \
+        #name);                                                                                   \
+    const size_t done = real.get()(data, size, count, file);                                      \
+    if (done < count && size > 0) note_unwritten(file);                                           \
+    return done;                                                                                  \
   }
-#define MEMLEDGER_FFLUSH(name)                       \
-  MEMLEDGER_IN_FRONT int name(FILE* file) {          \
-    static RealFunction<int (*)(FILE*)> real(#name); \
-    const int result = real.get()(file);             \
-    if (result != 0) note_unwritten(file);           \
-    return result;                                   \
+#define MEMLEDGER_FFLUSH(name)                                           \
+  MEMLEDGER_IN_FRONT int name(FILE* file) {                              \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(FILE*)> real(#name); \
+    const int result = real.get()(file);                                 \
+    if (result != 0) note_unwritten(file);                               \
+    return result;                                                       \
   }
 MEMLEDGER_FWRITE(fwrite)
 MEMLEDGER_FWRITE(fwrite_unlocked)
@@ -515,8 +534,8 @@ MEMLEDGER_FFLUSH(fflush)
 MEMLEDGER_FFLUSH(fflush_unlocked)
 
 MEMLEDGER_IN_FRONT int fclose(FILE* file) {
-  static RealFunction<int (*)(FILE*)> real("fclose");
-  static RealFunction<int (*)(FILE*)> flush("fflush");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(FILE*)> real("fclose");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(FILE*)> flush("fflush");
   // Afterwards its path is no longer known.
   if (are_files_noted() && file != nullptr) {
     const KeptErrno kept;
@@ -526,14 +545,14 @@ MEMLEDGER_IN_FRONT int fclose(FILE* file) {
 }
 
 MEMLEDGER_IN_FRONT int msync(void* begin, size_t bytes, int flags) {
-  static RealFunction<int (*)(void*, size_t, int)> real("msync");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(void*, size_t, int)> real("msync");
   const int result = real.get()(begin, bytes, flags);
   if (result != 0) note_unsynced(begin, bytes);
   return result;
 }
 
 MEMLEDGER_IN_FRONT int connect(int socket, const sockaddr* address, socklen_t length) {
-  static RealFunction<int (*)(int, const sockaddr*, socklen_t)> real("connect");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const sockaddr*, socklen_t)> real("connect");
   SocketPath path;
   if (!path.read(address, length)) return real.get()(socket, address, length);
   const int result = path.find() ? real.get()(socket, path.address(), path.length()) : -1;
@@ -544,7 +563,7 @@ MEMLEDGER_IN_FRONT int connect(int socket, const sockaddr* address, socklen_t le
 }
 
 MEMLEDGER_IN_FRONT int bind(int socket, const sockaddr* address, socklen_t length) {
-  static RealFunction<int (*)(int, const sockaddr*, socklen_t)> real("bind");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const sockaddr*, socklen_t)> real("bind");
   SocketPath path;
   if (!is_redirecting() || !path.read(address, length)) return real.get()(socket, address, length);
   return redirected::bind(path.given(), [&](const char* free_path) {
@@ -552,13 +571,13 @@ MEMLEDGER_IN_FRONT int bind(int socket, const sockaddr* address, socklen_t lengt
   });
 }
 
-#define MEMLEDGER_NAME_OF_SOCKET(name)                                            \
-  MEMLEDGER_IN_FRONT int name(int socket, sockaddr* address, socklen_t* length) { \
-    static RealFunction<int (*)(int, sockaddr*, socklen_t*)> real(#name);         \
-    const socklen_t room = length == nullptr ? 0 : *length;                       \
-    const int result = real.get()(socket, address, length);                       \
-    if (result == 0) show_given_address(address, room, length);                   \
-    return result;                                                                \
+#define MEMLEDGER_NAME_OF_SOCKET(name)                                                        \
+  MEMLEDGER_IN_FRONT int name(int socket, sockaddr* address, socklen_t* length) {             \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, sockaddr*, socklen_t*)> real(#name); \
+    const socklen_t room = length == nullptr ? 0 : *length;                                   \
+    const int result = real.get()(socket, address, length);                                   \
+    if (result == 0) show_given_address(address, room, length);                               \
+    return result;                                                                            \
   }
 MEMLEDGER_NAME_OF_SOCKET(getsockname)
 MEMLEDGER_NAME_OF_SOCKET(getpeername)

@@ -6,9 +6,9 @@
 
 namespace memledger::inside {
 
-// Looked up at its first call, as other libraries' constructors call these before ours has run.
-// What is called in signal handlers or in a child of vfork has to be looked up before. get()
-// returns null where no library has the function.
+// Looked up at its first call at the latest, as other libraries' constructors call these before
+// ours has run. What is called in signal handlers or in a child of vfork has to be looked up
+// before. get() returns null where no library has the function.
 template <typename Function>
 class RealFunction {
  public:
@@ -26,5 +26,9 @@ class RealFunction {
   const char* name_;
   void* function_ = nullptr;
 };
+
+// Puts a variable of that type, be it local to a function, among those that
+// look_up_real_functions() knows.
+#define MEMLEDGER_LOOKED_UP __attribute__((section("memledger_real")))
 
 }  // namespace memledger::inside

@@ -120,10 +120,10 @@ struct OpenFolder {
 constexpr int kMaxOpenFolders = 256;
 OpenFolder* open_folders[kMaxOpenFolders];
 
-RealFunction<DIR* (*)(const char*)> real_opendir("opendir");
-RealFunction<dirent* (*)(DIR*)> real_readdir("readdir");
-RealFunction<int (*)(DIR*)> real_closedir("closedir");
-RealFunction<void (*)(DIR*)> real_rewinddir("rewinddir");
+MEMLEDGER_LOOKED_UP RealFunction<DIR* (*)(const char*)> real_opendir("opendir");
+MEMLEDGER_LOOKED_UP RealFunction<dirent* (*)(DIR*)> real_readdir("readdir");
+MEMLEDGER_LOOKED_UP RealFunction<int (*)(DIR*)> real_closedir("closedir");
+MEMLEDGER_LOOKED_UP RealFunction<void (*)(DIR*)> real_rewinddir("rewinddir");
 
 OpenFolder* find_open_folder(const DIR* real, bool takes_out = false) {
   if (!has_redirected()) return nullptr;
@@ -421,28 +421,29 @@ extern "C" {
 #define MEMLEDGER_IN_FRONT __attribute__((visibility("default")))
 
 // A call about what `path` is: one argument more than the path.
-#define MEMLEDGER_LOOK(name, follows, result, type, argument)                      \
-  MEMLEDGER_IN_FRONT result name(const char* path, type argument) {                \
-    static RealFunction<result (*)(const char*, type)> real(#name);                \
-    return ask(AT_FDCWD, path, follows,                                            \
-               [&](int, const char* seen) { return real.get()(seen, argument); }); \
+#define MEMLEDGER_LOOK(name, follows, result, type, argument)                           \
+  MEMLEDGER_IN_FRONT result name(const char* path, type argument) {                     \
+    MEMLEDGER_LOOKED_UP static RealFunction<result (*)(const char*, type)> real(#name); \
+    return ask(AT_FDCWD, path, follows,                                                 \
+               [&](int, const char* seen) { return real.get()(seen, argument); });      \
   }
-#define MEMLEDGER_LOOK_VERSIONED(name, follows, type)                                     \
-  MEMLEDGER_IN_FRONT int name(int version, const char* path, type* status) {              \
-    static RealFunction<int (*)(int, const char*, type*)> real(#name);                    \
-    return ask(AT_FDCWD, path, follows,                                                   \
-               [&](int, const char* seen) { return real.get()(version, seen, status); }); \
+#define MEMLEDGER_LOOK_VERSIONED(name, follows, type)                                      \
+  MEMLEDGER_IN_FRONT int name(int version, const char* path, type* status) {               \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, type*)> real(#name); \
+    return ask(AT_FDCWD, path, follows,                                                    \
+               [&](int, const char* seen) { return real.get()(version, seen, status); });  \
   }
 #define MEMLEDGER_LOOK_AT(name, type)                                                            \
   MEMLEDGER_IN_FRONT int name(int at, const char* path, type* status, int flags) {               \
-    static RealFunction<int (*)(int, const char*, type*, int)> real(#name);                      \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, type*, int)> real(#name);  \
     return ask(at, path, (flags & AT_SYMLINK_NOFOLLOW) == 0, [&](int folder, const char* seen) { \
       return real.get()(folder, seen, status, flags);                                            \
     });                                                                                          \
   }
 #define MEMLEDGER_LOOK_AT_VERSIONED(name, type)                                                  \
   MEMLEDGER_IN_FRONT int name(int version, int at, const char* path, type* status, int flags) {  \
-    static RealFunction<int (*)(int, int, const char*, type*, int)> real(#name);                 \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, int, const char*, type*, int)> real(    \
+        #name);                                                                                  \
     return ask(at, path, (flags & AT_SYMLINK_NOFOLLOW) == 0, [&](int folder, const char* seen) { \
       return real.get()(version, folder, seen, status, flags);                                   \
     });                                                                                          \
@@ -471,20 +472,21 @@ MEMLEDGER_LOOK_AT_VERSIONED(__fxstatat64, struct stat64)
 
 MEMLEDGER_IN_FRONT int statx(int at, const char* path, int flags, unsigned mask,
                              struct statx* status) {
-  static RealFunction<int (*)(int, const char*, int, unsigned, struct statx*)> real("statx");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, int, unsigned, struct statx*)>
+      real("statx");
   return ask(at, path, (flags & AT_SYMLINK_NOFOLLOW) == 0, [&](int folder, const char* seen) {
     return real.get()(folder, seen, flags, mask, status);
   });
 }
 
 MEMLEDGER_IN_FRONT int faccessat(int at, const char* path, int mode, int flags) {
-  static RealFunction<int (*)(int, const char*, int, int)> real("faccessat");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, int, int)> real("faccessat");
   return ask(at, path, (flags & AT_SYMLINK_NOFOLLOW) == 0,
              [&](int folder, const char* seen) { return real.get()(folder, seen, mode, flags); });
 }
 
 MEMLEDGER_IN_FRONT ssize_t readlink(const char* path, char* target, size_t bytes) {
-  static RealFunction<ssize_t (*)(const char*, char*, size_t)> real("readlink");
+  MEMLEDGER_LOOKED_UP static RealFunction<ssize_t (*)(const char*, char*, size_t)> real("readlink");
   const ssize_t length = ask(AT_FDCWD, path, /*follows=*/false, [&](int, const char* seen) {
     return real.get()(seen, target, bytes);
   });
@@ -492,7 +494,8 @@ MEMLEDGER_IN_FRONT ssize_t readlink(const char* path, char* target, size_t bytes
                      : static_cast<ssize_t>(without_root(target, static_cast<size_t>(length)));
 }
 MEMLEDGER_IN_FRONT ssize_t readlinkat(int at, const char* path, char* target, size_t bytes) {
-  static RealFunction<ssize_t (*)(int, const char*, char*, size_t)> real("readlinkat");
+  MEMLEDGER_LOOKED_UP static RealFunction<ssize_t (*)(int, const char*, char*, size_t)> real(
+      "readlinkat");
   const ssize_t length = ask(at, path, /*follows=*/false, [&](int folder, const char* seen) {
     return real.get()(folder, seen, target, bytes);
   });
@@ -508,7 +511,7 @@ MEMLEDGER_IN_FRONT ssize_t __readlinkat_chk(int at, const char* path, char* targ
 }
 
 MEMLEDGER_IN_FRONT char* realpath(const char* path, char* result) {
-  static RealFunction<char* (*)(const char*, char*)> real("realpath");
+  MEMLEDGER_LOOKED_UP static RealFunction<char* (*)(const char*, char*)> real("realpath");
   if (!has_redirected() || path == nullptr || *path == '\0' || !is_canonical_ours(path))
     return real.get()(path, result);
   return canonical(path, result);
@@ -521,25 +524,25 @@ MEMLEDGER_IN_FRONT char* canonicalize_file_name(const char* path) {
 }
 
 MEMLEDGER_IN_FRONT int chdir(const char* path) {
-  static RealFunction<int (*)(const char*)> real("chdir");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*)> real("chdir");
   return ask(AT_FDCWD, path, /*follows=*/true,
              [&](int, const char* seen) { return real.get()(seen); });
 }
 MEMLEDGER_IN_FRONT char* getcwd(char* path, size_t bytes) {
-  static RealFunction<char* (*)(char*, size_t)> real("getcwd");
+  MEMLEDGER_LOOKED_UP static RealFunction<char* (*)(char*, size_t)> real("getcwd");
   return has_redirected() ? working_folder(real.get(), path, bytes) : real.get()(path, bytes);
 }
 MEMLEDGER_IN_FRONT char* __getcwd_chk(char* path, size_t bytes, size_t) {
   return getcwd(path, bytes);
 }
 MEMLEDGER_IN_FRONT char* get_current_dir_name() {
-  static RealFunction<char* (*)()> real("get_current_dir_name");
+  MEMLEDGER_LOOKED_UP static RealFunction<char* (*)()> real("get_current_dir_name");
   return has_redirected() ? getcwd(nullptr, 0) : real.get()();
 }
 
 MEMLEDGER_IN_FRONT DIR* opendir(const char* path) { return open_folder(path); }
 MEMLEDGER_IN_FRONT DIR* fdopendir(int descriptor) {
-  static RealFunction<DIR* (*)(int)> real("fdopendir");
+  MEMLEDGER_LOOKED_UP static RealFunction<DIR* (*)(int)> real("fdopendir");
   DIR* const folder = real.get()(descriptor);
   if (folder == nullptr || !has_redirected()) return folder;
   const memledger::inside::KeptErrno kept;
@@ -563,7 +566,7 @@ MEMLEDGER_IN_FRONT dirent64* readdir64(DIR* folder) {
 }
 #define MEMLEDGER_READDIR_R(name, type)                                                \
   MEMLEDGER_IN_FRONT int name(DIR* folder, type* entry, type** result) {               \
-    static RealFunction<int (*)(DIR*, type*, type**)> real(#name);                     \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(DIR*, type*, type**)> real(#name); \
     if (find_open_folder(folder) == nullptr) return real.get()(folder, entry, result); \
     const memledger::inside::KeptErrno kept;                                           \
     errno = 0;                                                                         \
@@ -576,123 +579,125 @@ MEMLEDGER_READDIR_R(readdir_r, dirent)
 MEMLEDGER_READDIR_R(readdir64_r, dirent64)
 MEMLEDGER_IN_FRONT void rewinddir(DIR* folder) { rewind_folder(folder); }
 MEMLEDGER_IN_FRONT long telldir(DIR* folder) {
-  static RealFunction<long (*)(DIR*)> real("telldir");
+  MEMLEDGER_LOOKED_UP static RealFunction<long (*)(DIR*)> real("telldir");
   const OpenFolder* const open = find_open_folder(folder);
   return open != nullptr ? open->entries : real.get()(folder);
 }
 MEMLEDGER_IN_FRONT void seekdir(DIR* folder, long position) {
-  static RealFunction<void (*)(DIR*, long)> real("seekdir");
+  MEMLEDGER_LOOKED_UP static RealFunction<void (*)(DIR*, long)> real("seekdir");
   const OpenFolder* const open = find_open_folder(folder);
   if (open == nullptr) return real.get()(folder, position);
   rewind_folder(folder);
   while (open->entries < position && read_entry(folder) != nullptr) continue;
 }
 
-#define MEMLEDGER_SCANDIR(name, type)                                                       \
-  MEMLEDGER_IN_FRONT int name(const char* path, type*** list, int (*filter)(const type*),   \
-                              int (*compare)(const type**, const type**)) {                 \
-    static RealFunction<int (*)(const char*, type***, int (*)(const type*),                 \
-                                int (*)(const type**, const type**))>                       \
-        real(#name);                                                                        \
-    if (!has_redirected()) return real.get()(path, list, filter, compare);                  \
-    return scan_folder(open_folder(path), reinterpret_cast<dirent***>(list),                \
-                       reinterpret_cast<int (*)(const dirent*)>(filter),                    \
-                       reinterpret_cast<int (*)(const dirent**, const dirent**)>(compare)); \
+#define MEMLEDGER_SCANDIR(name, type)                                                           \
+  MEMLEDGER_IN_FRONT int name(const char* path, type*** list, int (*filter)(const type*),       \
+                              int (*compare)(const type**, const type**)) {                     \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, type***, int (*)(const type*), \
+                                                    int (*)(const type**, const type**))>       \
+        real(#name);                                                                            \
+    if (!has_redirected()) return real.get()(path, list, filter, compare);                      \
+    return scan_folder(open_folder(path), reinterpret_cast<dirent***>(list),                    \
+                       reinterpret_cast<int (*)(const dirent*)>(filter),                        \
+                       reinterpret_cast<int (*)(const dirent**, const dirent**)>(compare));     \
   }
 MEMLEDGER_SCANDIR(scandir, dirent)
 MEMLEDGER_SCANDIR(scandir64, dirent64)
 
-#define MEMLEDGER_GLOB(name, type, look, look_at_link)                                            \
-  MEMLEDGER_IN_FRONT int name(const char* pattern, int flags, int (*on_error)(const char*, int),  \
-                              type* found) {                                                      \
-    static RealFunction<int (*)(const char*, int, int (*)(const char*, int), type*)> real(#name); \
-    if (!has_redirected() || (flags & GLOB_ALTDIRFUNC) != 0)                                      \
-      return real.get()(pattern, flags, on_error, found);                                         \
-    found->gl_opendir = [](const char* path) -> void* { return open_folder(path); };              \
-    found->gl_readdir = [](void* folder) {                                                        \
-      return reinterpret_cast<decltype(found->gl_readdir(nullptr))>(                              \
-          read_entry(static_cast<DIR*>(folder)));                                                 \
-    };                                                                                            \
-    found->gl_closedir = [](void* folder) { closedir(static_cast<DIR*>(folder)); };               \
-    found->gl_stat = look;                                                                        \
-    found->gl_lstat = look_at_link;                                                               \
-    const int result = real.get()(pattern, flags | GLOB_ALTDIRFUNC, on_error, found);             \
-    found->gl_flags &= ~GLOB_ALTDIRFUNC;                                                          \
-    return result;                                                                                \
+#define MEMLEDGER_GLOB(name, type, look, look_at_link)                                           \
+  MEMLEDGER_IN_FRONT int name(const char* pattern, int flags, int (*on_error)(const char*, int), \
+                              type* found) {                                                     \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, int, int (*)(const char*, int), \
+                                                    type*)>                                      \
+        real(#name);                                                                             \
+    if (!has_redirected() || (flags & GLOB_ALTDIRFUNC) != 0)                                     \
+      return real.get()(pattern, flags, on_error, found);                                        \
+    found->gl_opendir = [](const char* path) -> void* { return open_folder(path); };             \
+    found->gl_readdir = [](void* folder) {                                                       \
+      return reinterpret_cast<decltype(found->gl_readdir(nullptr))>(                             \
+          read_entry(static_cast<DIR*>(folder)));                                                \
+    };                                                                                           \
+    found->gl_closedir = [](void* folder) { closedir(static_cast<DIR*>(folder)); };              \
+    found->gl_stat = look;                                                                       \
+    found->gl_lstat = look_at_link;                                                              \
+    const int result = real.get()(pattern, flags | GLOB_ALTDIRFUNC, on_error, found);            \
+    found->gl_flags &= ~GLOB_ALTDIRFUNC;                                                         \
+    return result;                                                                               \
   }
 MEMLEDGER_GLOB(glob, glob_t, stat, lstat)
 MEMLEDGER_GLOB(glob64, glob64_t, stat64, lstat64)
 
 MEMLEDGER_IN_FRONT int mkstemp(char* path) {
-  static RealFunction<int (*)(char*)> real("mkstemp");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(char*)> real("mkstemp");
   return is_redirecting() ? make_temporary_file(path, 0, 0) : real.get()(path);
 }
 MEMLEDGER_IN_FRONT int mkstemp64(char* path) {
-  static RealFunction<int (*)(char*)> real("mkstemp64");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(char*)> real("mkstemp64");
   return is_redirecting() ? make_temporary_file(path, 0, 0) : real.get()(path);
 }
 MEMLEDGER_IN_FRONT int mkstemps(char* path, int suffix) {
-  static RealFunction<int (*)(char*, int)> real("mkstemps");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(char*, int)> real("mkstemps");
   return is_redirecting() ? make_temporary_file(path, suffix, 0) : real.get()(path, suffix);
 }
 MEMLEDGER_IN_FRONT int mkstemps64(char* path, int suffix) {
-  static RealFunction<int (*)(char*, int)> real("mkstemps64");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(char*, int)> real("mkstemps64");
   return is_redirecting() ? make_temporary_file(path, suffix, 0) : real.get()(path, suffix);
 }
 MEMLEDGER_IN_FRONT int mkostemp(char* path, int flags) {
-  static RealFunction<int (*)(char*, int)> real("mkostemp");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(char*, int)> real("mkostemp");
   return is_redirecting() ? make_temporary_file(path, 0, flags) : real.get()(path, flags);
 }
 MEMLEDGER_IN_FRONT int mkostemp64(char* path, int flags) {
-  static RealFunction<int (*)(char*, int)> real("mkostemp64");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(char*, int)> real("mkostemp64");
   return is_redirecting() ? make_temporary_file(path, 0, flags) : real.get()(path, flags);
 }
 MEMLEDGER_IN_FRONT int mkostemps(char* path, int suffix, int flags) {
-  static RealFunction<int (*)(char*, int, int)> real("mkostemps");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(char*, int, int)> real("mkostemps");
   return is_redirecting() ? make_temporary_file(path, suffix, flags)
                           : real.get()(path, suffix, flags);
 }
 MEMLEDGER_IN_FRONT int mkostemps64(char* path, int suffix, int flags) {
-  static RealFunction<int (*)(char*, int, int)> real("mkostemps64");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(char*, int, int)> real("mkostemps64");
   return is_redirecting() ? make_temporary_file(path, suffix, flags)
                           : real.get()(path, suffix, flags);
 }
 MEMLEDGER_IN_FRONT char* mkdtemp(char* path) {
-  static RealFunction<char* (*)(char*)> real("mkdtemp");
+  MEMLEDGER_LOOKED_UP static RealFunction<char* (*)(char*)> real("mkdtemp");
   if (!is_redirecting()) return real.get()(path);
   const auto make = [&] { return redirected::mkdir(AT_FDCWD, path, 0700); };
   return make_temporary(path, 0, make) == 0 ? path : nullptr;
 }
-#define MEMLEDGER_TMPFILE(name)                       \
-  MEMLEDGER_IN_FRONT FILE* name() {                   \
-    static RealFunction<FILE* (*)()> real(#name);     \
-    if (!is_redirecting()) return real.get()();       \
-    char path[] = P_tmpdir "/tmpfXXXXXX";             \
-    const int file = make_temporary_file(path, 0, 0); \
-    if (file < 0) return nullptr;                     \
-    redirected::unlink(AT_FDCWD, path);               \
-    return fdopen(file, "w+");                        \
+#define MEMLEDGER_TMPFILE(name)                                       \
+  MEMLEDGER_IN_FRONT FILE* name() {                                   \
+    MEMLEDGER_LOOKED_UP static RealFunction<FILE* (*)()> real(#name); \
+    if (!is_redirecting()) return real.get()();                       \
+    char path[] = P_tmpdir "/tmpfXXXXXX";                             \
+    const int file = make_temporary_file(path, 0, 0);                 \
+    if (file < 0) return nullptr;                                     \
+    redirected::unlink(AT_FDCWD, path);                               \
+    return fdopen(file, "w+");                                        \
   }
 MEMLEDGER_TMPFILE(tmpfile)
 MEMLEDGER_TMPFILE(tmpfile64)
 
 MEMLEDGER_IN_FRONT int mkfifo(const char* path, mode_t mode) {
-  static RealFunction<int (*)(const char*, mode_t)> real("mkfifo");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, mode_t)> real("mkfifo");
   if (!is_redirecting()) return real.get()(path, mode);
   return redirected::mknod(AT_FDCWD, path, mode | S_IFIFO, 0);
 }
 MEMLEDGER_IN_FRONT int mkfifoat(int at, const char* path, mode_t mode) {
-  static RealFunction<int (*)(int, const char*, mode_t)> real("mkfifoat");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, mode_t)> real("mkfifoat");
   if (!is_redirecting()) return real.get()(at, path, mode);
   return redirected::mknod(at, path, mode | S_IFIFO, 0);
 }
 MEMLEDGER_IN_FRONT int mknod(const char* path, mode_t mode, dev_t device) {
-  static RealFunction<int (*)(const char*, mode_t, dev_t)> real("mknod");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, mode_t, dev_t)> real("mknod");
   if (!is_redirecting()) return real.get()(path, mode, device);
   return redirected::mknod(AT_FDCWD, path, mode, device);
 }
 MEMLEDGER_IN_FRONT int mknodat(int at, const char* path, mode_t mode, dev_t device) {
-  static RealFunction<int (*)(int, const char*, mode_t, dev_t)> real("mknodat");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, mode_t, dev_t)> real("mknodat");
   if (!is_redirecting()) return real.get()(at, path, mode, device);
   return redirected::mknod(at, path, mode, device);
 }
@@ -700,45 +705,47 @@ MEMLEDGER_IN_FRONT int mknodat(int at, const char* path, mode_t mode, dev_t devi
 // --- Attributes
 
 MEMLEDGER_IN_FRONT int chmod(const char* path, mode_t mode) {
-  static RealFunction<int (*)(const char*, mode_t)> real("chmod");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, mode_t)> real("chmod");
   return is_redirecting() ? redirected::chmod(AT_FDCWD, path, mode, true) : real.get()(path, mode);
 }
 MEMLEDGER_IN_FRONT int lchmod(const char* path, mode_t mode) {
-  static RealFunction<int (*)(const char*, mode_t)> real("lchmod");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, mode_t)> real("lchmod");
   return is_redirecting() ? redirected::chmod(AT_FDCWD, path, mode, false) : real.get()(path, mode);
 }
 MEMLEDGER_IN_FRONT int fchmod(int file, mode_t mode) {
-  static RealFunction<int (*)(int, mode_t)> real("fchmod");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, mode_t)> real("fchmod");
   return is_redirecting() ? redirected::chmod(file, mode) : real.get()(file, mode);
 }
 MEMLEDGER_IN_FRONT int fchmodat(int at, const char* path, mode_t mode, int flags) {
-  static RealFunction<int (*)(int, const char*, mode_t, int)> real("fchmodat");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, mode_t, int)> real("fchmodat");
   if (!is_redirecting()) return real.get()(at, path, mode, flags);
   if (is_empty(path) && (flags & AT_EMPTY_PATH) != 0) return redirected::chmod(at, mode);
   return redirected::chmod(at, path, mode, (flags & AT_SYMLINK_NOFOLLOW) == 0);
 }
 MEMLEDGER_IN_FRONT int chown(const char* path, uid_t owner, gid_t group) {
-  static RealFunction<int (*)(const char*, uid_t, gid_t)> real("chown");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, uid_t, gid_t)> real("chown");
   return is_redirecting() ? redirected::chown(AT_FDCWD, path, owner, group, true)
                           : real.get()(path, owner, group);
 }
 MEMLEDGER_IN_FRONT int lchown(const char* path, uid_t owner, gid_t group) {
-  static RealFunction<int (*)(const char*, uid_t, gid_t)> real("lchown");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, uid_t, gid_t)> real("lchown");
   return is_redirecting() ? redirected::chown(AT_FDCWD, path, owner, group, false)
                           : real.get()(path, owner, group);
 }
 MEMLEDGER_IN_FRONT int fchown(int file, uid_t owner, gid_t group) {
-  static RealFunction<int (*)(int, uid_t, gid_t)> real("fchown");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, uid_t, gid_t)> real("fchown");
   return is_redirecting() ? redirected::chown(file, owner, group) : real.get()(file, owner, group);
 }
 MEMLEDGER_IN_FRONT int fchownat(int at, const char* path, uid_t owner, gid_t group, int flags) {
-  static RealFunction<int (*)(int, const char*, uid_t, gid_t, int)> real("fchownat");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, uid_t, gid_t, int)> real(
+      "fchownat");
   if (!is_redirecting()) return real.get()(at, path, owner, group, flags);
   if (is_empty(path) && (flags & AT_EMPTY_PATH) != 0) return redirected::chown(at, owner, group);
   return redirected::chown(at, path, owner, group, (flags & AT_SYMLINK_NOFOLLOW) == 0);
 }
 MEMLEDGER_IN_FRONT int utimensat(int at, const char* path, const timespec times[2], int flags) {
-  static RealFunction<int (*)(int, const char*, const timespec*, int)> real("utimensat");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, const timespec*, int)> real(
+      "utimensat");
   if (!is_redirecting()) return real.get()(at, path, times, flags);
   const char* volatile given = path;  // declared never to be null, which it may be
   if (given == nullptr || (is_empty(path) && (flags & AT_EMPTY_PATH) != 0))
@@ -746,59 +753,63 @@ MEMLEDGER_IN_FRONT int utimensat(int at, const char* path, const timespec times[
   return redirected::set_times(at, path, times, (flags & AT_SYMLINK_NOFOLLOW) == 0);
 }
 MEMLEDGER_IN_FRONT int futimens(int file, const timespec times[2]) {
-  static RealFunction<int (*)(int, const timespec*)> real("futimens");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const timespec*)> real("futimens");
   return is_redirecting() ? redirected::set_times(file, times) : real.get()(file, times);
 }
 MEMLEDGER_IN_FRONT int utimes(const char* path, const timeval times[2]) {
-  static RealFunction<int (*)(const char*, const timeval*)> real("utimes");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, const timeval*)> real("utimes");
   return is_redirecting() ? set_times(AT_FDCWD, path, times, true) : real.get()(path, times);
 }
 MEMLEDGER_IN_FRONT int lutimes(const char* path, const timeval times[2]) {
-  static RealFunction<int (*)(const char*, const timeval*)> real("lutimes");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, const timeval*)> real("lutimes");
   return is_redirecting() ? set_times(AT_FDCWD, path, times, false) : real.get()(path, times);
 }
 MEMLEDGER_IN_FRONT int futimes(int file, const timeval times[2]) {
-  static RealFunction<int (*)(int, const timeval*)> real("futimes");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const timeval*)> real("futimes");
   return is_redirecting() ? set_times(file, times) : real.get()(file, times);
 }
 MEMLEDGER_IN_FRONT int futimesat(int at, const char* path, const timeval times[2]) {
-  static RealFunction<int (*)(int, const char*, const timeval*)> real("futimesat");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, const timeval*)> real(
+      "futimesat");
   if (!is_redirecting()) return real.get()(at, path, times);
   const char* volatile given = path;
   return given == nullptr ? set_times(at, times) : set_times(at, path, times, true);
 }
 MEMLEDGER_IN_FRONT int utime(const char* path, const utimbuf* times) {
-  static RealFunction<int (*)(const char*, const utimbuf*)> real("utime");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, const utimbuf*)> real("utime");
   if (!is_redirecting()) return real.get()(path, times);
   if (times == nullptr) return redirected::set_times(AT_FDCWD, path, nullptr, true);
   const timespec exact[2] = {{times->actime, 0}, {times->modtime, 0}};
   return redirected::set_times(AT_FDCWD, path, exact, true);
 }
 
-#define MEMLEDGER_SETXATTR(name, follows)                                                         \
-  MEMLEDGER_IN_FRONT int name(const char* path, const char* key, const void* value, size_t size,  \
-                              int flags) {                                                        \
-    static RealFunction<int (*)(const char*, const char*, const void*, size_t, int)> real(#name); \
-    if (!is_redirecting()) return real.get()(path, key, value, size, flags);                      \
-    return redirected::set_attribute(path, key, value, size, flags, follows);                     \
+#define MEMLEDGER_SETXATTR(name, follows)                                                          \
+  MEMLEDGER_IN_FRONT int name(const char* path, const char* key, const void* value, size_t size,   \
+                              int flags) {                                                         \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, const char*, const void*, size_t, \
+                                                    int)>                                          \
+        real(#name);                                                                               \
+    if (!is_redirecting()) return real.get()(path, key, value, size, flags);                       \
+    return redirected::set_attribute(path, key, value, size, flags, follows);                      \
   }
-#define MEMLEDGER_REMOVEXATTR(name, follows)                            \
-  MEMLEDGER_IN_FRONT int name(const char* path, const char* key) {      \
-    static RealFunction<int (*)(const char*, const char*)> real(#name); \
-    if (!is_redirecting()) return real.get()(path, key);                \
-    return redirected::remove_attribute(path, key, follows);            \
+#define MEMLEDGER_REMOVEXATTR(name, follows)                                                \
+  MEMLEDGER_IN_FRONT int name(const char* path, const char* key) {                          \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, const char*)> real(#name); \
+    if (!is_redirecting()) return real.get()(path, key);                                    \
+    return redirected::remove_attribute(path, key, follows);                                \
   }
-#define MEMLEDGER_GETXATTR(name, follows)                                                        \
-  MEMLEDGER_IN_FRONT ssize_t name(const char* path, const char* key, void* value, size_t size) { \
-    static RealFunction<ssize_t (*)(const char*, const char*, void*, size_t)> real(#name);       \
-    return ask(AT_FDCWD, path, follows,                                                          \
-               [&](int, const char* seen) { return real.get()(seen, key, value, size); });       \
+#define MEMLEDGER_GETXATTR(name, follows)                                                         \
+  MEMLEDGER_IN_FRONT ssize_t name(const char* path, const char* key, void* value, size_t size) {  \
+    MEMLEDGER_LOOKED_UP static RealFunction<ssize_t (*)(const char*, const char*, void*, size_t)> \
+        real(#name);                                                                              \
+    return ask(AT_FDCWD, path, follows,                                                           \
+               [&](int, const char* seen) { return real.get()(seen, key, value, size); });        \
   }
-#define MEMLEDGER_LISTXATTR(name, follows)                                           \
-  MEMLEDGER_IN_FRONT ssize_t name(const char* path, char* list, size_t size) {       \
-    static RealFunction<ssize_t (*)(const char*, char*, size_t)> real(#name);        \
-    return ask(AT_FDCWD, path, follows,                                              \
-               [&](int, const char* seen) { return real.get()(seen, list, size); }); \
+#define MEMLEDGER_LISTXATTR(name, follows)                                                        \
+  MEMLEDGER_IN_FRONT ssize_t name(const char* path, char* list, size_t size) {                    \
+    MEMLEDGER_LOOKED_UP static RealFunction<ssize_t (*)(const char*, char*, size_t)> real(#name); \
+    return ask(AT_FDCWD, path, follows,                                                           \
+               [&](int, const char* seen) { return real.get()(seen, list, size); });              \
   }
 MEMLEDGER_SETXATTR(setxattr, true)
 MEMLEDGER_SETXATTR(lsetxattr, false)
@@ -810,19 +821,21 @@ MEMLEDGER_LISTXATTR(listxattr, true)
 MEMLEDGER_LISTXATTR(llistxattr, false)
 MEMLEDGER_IN_FRONT int fsetxattr(int file, const char* key, const void* value, size_t size,
                                  int flags) {
-  static RealFunction<int (*)(int, const char*, const void*, size_t, int)> real("fsetxattr");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, const void*, size_t, int)> real(
+      "fsetxattr");
   return is_redirecting() ? redirected::set_attribute(file, key, value, size, flags)
                           : real.get()(file, key, value, size, flags);
 }
 MEMLEDGER_IN_FRONT int fremovexattr(int file, const char* key) {
-  static RealFunction<int (*)(int, const char*)> real("fremovexattr");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*)> real("fremovexattr");
   return is_redirecting() ? redirected::remove_attribute(file, key) : real.get()(file, key);
 }
 
 // --- Programs and libraries
 
 MEMLEDGER_IN_FRONT int execve(const char* path, Arguments arguments, Arguments environment) {
-  static RealFunction<int (*)(const char*, Arguments, Arguments)> real("execve");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, Arguments, Arguments)> real(
+      "execve");
   return ask(AT_FDCWD, path, /*follows=*/true, [&](int, const char* seen) {
     return with_library(environment,
                         [&](Arguments whole) { return real.get()(seen, arguments, whole); });
@@ -833,7 +846,8 @@ MEMLEDGER_IN_FRONT int execv(const char* path, Arguments arguments) {
 }
 // A name without a slash is looked up in PATH, where programs that were just made seldom are.
 MEMLEDGER_IN_FRONT int execvpe(const char* file, Arguments arguments, Arguments environment) {
-  static RealFunction<int (*)(const char*, Arguments, Arguments)> real("execvpe");
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, Arguments, Arguments)> real(
+      "execvpe");
   if (strchr(file, '/') == nullptr) {
     return with_library(environment,
                         [&](Arguments whole) { return real.get()(file, arguments, whole); });
@@ -864,30 +878,30 @@ MEMLEDGER_EXECL(execl, execve, environ)
 MEMLEDGER_EXECL(execlp, execvpe, environ)
 MEMLEDGER_EXECL(execle, execve, va_arg(list, char**))
 
-#define MEMLEDGER_SPAWN(name)                                                             \
-  MEMLEDGER_IN_FRONT int name(pid_t* process, const char* path, const void* actions,      \
-                              const void* attributes, Arguments arguments,                \
-                              Arguments environment) {                                    \
-    static RealFunction<int (*)(pid_t*, const char*, const void*, const void*, Arguments, \
-                                Arguments)>                                               \
-        real(#name);                                                                      \
-    const memledger::inside::KeptErrno kept;                                              \
-    const auto spawn = [&](int, const char* seen) {                                       \
-      return with_library(environment, [&](Arguments whole) {                             \
-        return real.get()(process, seen, actions, attributes, arguments, whole);          \
-      });                                                                                 \
-    };                                                                                    \
-    /* Else it is looked up in PATH. */                                                   \
-    const bool is_path = path != nullptr && strchr(path, '/') != nullptr;                 \
-    const int error = is_path ? ask(AT_FDCWD, path, true, spawn) : spawn(AT_FDCWD, path); \
-    return error == -1 ? errno : error;                                                   \
+#define MEMLEDGER_SPAWN(name)                                                                      \
+  MEMLEDGER_IN_FRONT int name(pid_t* process, const char* path, const void* actions,               \
+                              const void* attributes, Arguments arguments,                         \
+                              Arguments environment) {                                             \
+    MEMLEDGER_LOOKED_UP static RealFunction<int (*)(pid_t*, const char*, const void*, const void*, \
+                                                    Arguments, Arguments)>                         \
+        real(#name);                                                                               \
+    const memledger::inside::KeptErrno kept;                                                       \
+    const auto spawn = [&](int, const char* seen) {                                                \
+      return with_library(environment, [&](Arguments whole) {                                      \
+        return real.get()(process, seen, actions, attributes, arguments, whole);                   \
+      });                                                                                          \
+    };                                                                                             \
+    /* Else it is looked up in PATH. */                                                            \
+    const bool is_path = path != nullptr && strchr(path, '/') != nullptr;                          \
+    const int error = is_path ? ask(AT_FDCWD, path, true, spawn) : spawn(AT_FDCWD, path);          \
+    return error == -1 ? errno : error;                                                            \
   }
 MEMLEDGER_SPAWN(posix_spawn)
 MEMLEDGER_SPAWN(posix_spawnp)
 
 // The real dlopen knows its caller by the return address, see preload.cc.
 MEMLEDGER_IN_FRONT MEMLEDGER_MAKES_TAIL_CALLS void* dlopen(const char* file, int mode) {
-  static RealFunction<void* (*)(const char*, int)> real("dlopen");
+  MEMLEDGER_LOOKED_UP static RealFunction<void* (*)(const char*, int)> real("dlopen");
   if (has_redirected() && file != nullptr && strchr(file, '/') != nullptr) {
     void* library = nullptr;
     if (load_private(real.get(), file, mode, library)) return library;

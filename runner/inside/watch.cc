@@ -391,6 +391,7 @@ const char* part_in_handler(int part) {
 }
 
 void tell_why_no_report(const EndOfProcess& end, int part, const char* reason) noexcept {
+  if (part == kSummary ? !watch().reports : !is_asked_for(part)) return;
   Line line;
   line.add("memledger: no ").add(part_in_handler(part)).add(end.goes_on() ? " on " : " at ");
   line.add(call_of(end)).add(": ").add(reason).write();

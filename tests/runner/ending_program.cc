@@ -4,12 +4,15 @@
 //   ending_program END [NUMBER]
 
 #include <ATen/ops/empty.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,7 +24,12 @@
 #include <thread>
 #include <vector>
 
+extern "C" void (*bsd_signal(int number, void (*handler)(int)) noexcept)(int);
+
 namespace {
+
+using Handler = void (*)(int);
+using SetHandler = Handler (*)(int, Handler);
 
 at::Tensor make() { return at::empty({3 << 18}, at::kFloat); }
 
@@ -67,13 +75,41 @@ void fail_in_child(int number) {
   std::cout << "child " << (WIFSIGNALED(status) ? WTERMSIG(status) : -1) << std::endl;
 }
 
+// sigset() is deprecated.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+constexpr SetHandler kSetHandlers[] = {&signal,      &bsd_signal,    &ssignal,
+                                       &sysv_signal, &__sysv_signal, &sigset};
+void hold(int number) {
+  if (sigset(number, SIG_HOLD) != SIG_DFL) say("there was a handler to hold\n");
+  if (sigset(number, SIG_DFL) != SIG_HOLD) say("it was not held\n");
+}
+#pragma GCC diagnostic warning "-Wdeprecated-declarations"
+
+void set_and_restore() {
+  for (const SetHandler set : kSetHandlers) {
+    if (set(SIGTERM, [](int) {}) != SIG_DFL) say("there was a handler\n");
+    if (set(SIGTERM, SIG_DFL) == SIG_DFL) say("no handler\n");
+    struct sigaction now {};
+    sigaction(SIGTERM, nullptr, &now);
+    if (now.sa_handler != SIG_DFL) say("another action\n");
+  }
+  hold(SIGTERM);
+}
+
+void allow_no_processes() {
+  constexpr uid_t kNobody = 65534;
+  const rlimit none{};
+  if (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0) _exit(99);
+  if (setrlimit(RLIMIT_NPROC, &none) != 0) _exit(99);
+}
+
 int number = 0;  // the second argument
 
 // While the thread works, a signal's handler ends the program.
-void end_in_handler(void (*handler)(int)) {
+void end_in_handler(Handler handler, SetHandler set = &signal) {
   static std::vector<at::Tensor> freed_at_exit;  // by a static object's destructor
   for (int i = 0; i < 8; ++i) freed_at_exit.push_back(at::empty({16}, at::kFloat));
-  signal(SIGALRM, handler);
+  set(SIGALRM, handler);
   itimerval soon{};
   soon.it_value.tv_usec = 20'000 + 37 * number % 5'000;
   setitimer(ITIMER_REAL, &soon, nullptr);
@@ -192,18 +228,26 @@ const std::map<std::string, std::function<void()>> ends = {
      }},
     {"restored",
      [] {
-       signal(SIGTERM, [](int) {});
-       if (signal(SIGTERM, SIG_DFL) == SIG_DFL) say("no handler\n");
-       struct sigaction now {};
-       sigaction(SIGTERM, nullptr, &now);
-       if (now.sa_handler != SIG_DFL) say("another action\n");
+       set_and_restore();
        wait_for_signal();
      }},
+    {"restored_and_sent",
+     [] {
+       set_and_restore();
+       raise(SIGTERM);
+     }},
     {"sent", [] { raise(SIGTERM); }},
+    {"uncopied",
+     [] {
+       allow_no_processes();
+       raise(SIGTERM);
+     }},
     {"raise", [] { raise(number); }},
     {"exit_in_handler", [] { end_in_handler([](int) { std::exit(0); }); }},
     {"quick_exit_in_handler", [] { end_in_handler([](int) { std::quick_exit(0); }); }},
     {"_exit_in_handler", [] { end_in_handler([](int) { _exit(0); }); }},
+    {"exit_in_nested_handler",  // of strict standard C's signal()
+     [] { end_in_handler([](int) { std::exit(0); }, &__sysv_signal); }},
     {"exit_at_alarm",
      [] {
        static std::atomic<bool> has_come{false};
@@ -221,6 +265,9 @@ const std::map<std::string, std::function<void()>> ends = {
      [] {
        execl("/no/such/program", "program", nullptr);
        execlp("no-such-program", "program", nullptr);
+       const char* const no_path = std::getenv("NO_SUCH_VARIABLE");
+       char* none[] = {nullptr};
+       if (execveat(AT_FDCWD, no_path, none, none, 0) != -1 || errno != EFAULT) std::exit(69);
        std::exit(3);
      }},
     {"exec_fails",  // /bin/echo may be run, but not with so much

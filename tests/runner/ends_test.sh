@@ -54,7 +54,7 @@ ended exec_in_child 0 "ended (0)"
 check "exec in a child of vfork: no end" has_not err exec
 
 # The program's handler ends it while it works: inside malloc, or with the books' locks held.
-for end in exit_in_handler quick_exit_in_handler _exit_in_handler; do
+for end in exit_in_handler exit_in_nested_handler quick_exit_in_handler _exit_in_handler; do
   for ((i = 0; i < ${MEMLEDGER_FULL:+9}0 + 10; i++)); do
     run -- "$program" "$end" "$i"
     check "$end, $i: status" equal $? 0
@@ -131,6 +131,8 @@ linked_ended return 0 "ended (0)"
 linked_ended abort 134 "ended by SIGABRT"
 linked_ended _exit 4 "ended by _exit(4)"
 linked_ended sent 143 "ended by SIGTERM"
+linked_ended restored_and_sent 143 "ended by SIGTERM"
+check "linked: it saw its own actions only" equal "$(cat out)" ""
 linked_ended ignored 8 "ended (8)"
 timeout --foreground -k 1 60 "$linked" abort </dev/null >out 2>err
 check "linked, not asked: status" equal $? 134
@@ -196,6 +198,14 @@ if [[ ! -e slow.json ]]; then
   check "a slow file: left out" matches err "^memledger: no /.*/slow.json at SIGTERM: it took longer than ten seconds$"
 fi
 check "a slow file: nothing half done" equal "$(echo slow*.part)" "slow*.part"
+
+# Only what was asked for is missed.
+run --quiet --timeline=uncopied.json -- "$program" uncopied
+check "a process that cannot be copied: status" equal $? 143
+check "a process that cannot be copied: a line for each file" matches err "^memledger: no /.*/uncopied.json at SIGTERM: the process cannot be copied$"
+check "a process that cannot be copied: no more" equal "$(wc -l <err)" 1
+run -- "$program" uncopied
+check "a process that cannot be copied: the report" equal "$(cat err)" "memledger: no report at SIGTERM: the process cannot be copied"
 
 # The kernel drops what is sent to the first process of a container.
 if unshare --pid --fork --mount-proc true 2>/dev/null; then

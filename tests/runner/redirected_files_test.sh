@@ -70,6 +70,20 @@ find . -type d -printf "d %m %p\n" -o -type l -printf "l %l %p\n" -o -printf "f 
 find . -type f -print0 | sort -z | xargs -0 sha256sum'
 
 readonly seeds=$((${MEMLEDGER_FULL:-0} == 1 ? 200 : 2))
+
+# Signal handlers and children of vfork call these, where nothing may be looked up.
+LD_DEBUG=bindings,files LD_DEBUG_OUTPUT="$work/trace" LD_PRELOAD="$measure" "$python" -c 'import os
+os.mkdir("'"$work"'/looked_up", 0o700)
+os.chmod("'"$work"'/looked_up", 0o755)
+os.listdir("'"$work"'/looked_up")
+os.rmdir("'"$work"'/looked_up")'
+bindings() {  # OF_LINES
+  sed -n "$1" "$work"/trace.* |
+    grep -E "binding file .*libmemledger_measure.so .* to .*/libc[.].* .(mkdir|chmod|opendir|rmdir)'"
+}
+check "real functions: looked up at the start" equal "$(bindings '1,/transferring control/p' | wc -l)" 4
+check "real functions: none is looked up later" equal "$(bindings '/transferring control/,$p')" ""
+
 as=()  # who runs it
 user=""
 run_bare() {  # FOLDER PROGRAM

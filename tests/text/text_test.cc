@@ -281,7 +281,6 @@ TEST_CASE("what another user prepared in a folder of everybody's leads nowhere")
   const fs::path folder = fresh_folder("squatted"), mine = fresh_folder("mine");
   constexpr uid_t kNobody = 65534;
   write_text(mine / "key.txt", "precious");
-  REQUIRE(chmod(folder.c_str(), 01777) == 0);
   const auto give_away = [&](const std::string& name) {
     REQUIRE(lchown((folder / name).c_str(), kNobody, kNobody) == 0);
   };
@@ -295,17 +294,22 @@ TEST_CASE("what another user prepared in a folder of everybody's leads nowhere")
   for (const char* const name :
        {"link.txt", "dangling.txt", "out", "twice", "file.txt", "fifo.txt"})
     give_away(name);
-  for (const char* const name : {"link.txt", "dangling.txt", "file.txt", "fifo.txt", "out/x.txt",
-                                 "twice/x.txt", "out/../squatted/x.txt"}) {
-    INFO(name);
-    const std::string path = folder / name;
-    CHECK(contains(message(write_file(path, "report", "x")), "Permission denied"));
-    CHECK(contains(message(RunFile(path).write("report", [](std::ostream&) {}).status()),
-                   "Permission denied"));
-    CHECK(open_to_append(path) == -1);
-    CHECK(errno == EACCES);
-    CHECK(why_not_writable(path, /*makes_folders=*/false) == EACCES);
-    CHECK(why_not_writable(path, /*makes_folders=*/true) == EACCES);
+  // With the sticky bit, as /tmp has it, and without.
+  for (const mode_t mode : {0777, 01777}) {
+    REQUIRE(chmod(folder.c_str(), mode) == 0);
+    CAPTURE(mode);
+    for (const char* const name : {"link.txt", "dangling.txt", "file.txt", "fifo.txt", "out/x.txt",
+                                   "twice/x.txt", "out/../squatted/x.txt"}) {
+      INFO(name);
+      const std::string path = folder / name;
+      CHECK(contains(message(write_file(path, "report", "x")), "Permission denied"));
+      CHECK(contains(message(RunFile(path).write("report", [](std::ostream&) {}).status()),
+                     "Permission denied"));
+      CHECK(open_to_append(path) == -1);
+      CHECK(errno == EACCES);
+      CHECK(why_not_writable(path, /*makes_folders=*/false) == EACCES);
+      CHECK(why_not_writable(path, /*makes_folders=*/true) == EACCES);
+    }
   }
   CHECK(contains(message(write_new_file(folder / "twice/x", ".txt", "report", "x").status()),
                  "Permission denied"));
@@ -675,6 +679,30 @@ TEST_CASE("who has taken the path of a run is said as it is") {
       CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
     }
   }
+}
+
+// What a RunFile asks for its time just before it stamps its file.
+fs::path watched_folder;
+RunTime time_of_a_swap() {
+  for (const fs::directory_entry& entry : fs::directory_iterator(watched_folder)) {
+    if (entry.path().extension() != ".part" || entry.is_symlink()) continue;
+    const fs::path temporary = entry.path();
+    fs::rename(temporary, watched_folder / "away");
+    fs::create_symlink("victim", temporary);
+  }
+  return run_time();
+}
+
+TEST_CASE("a link in the place of a file that is being written is not followed") {
+  watched_folder = fresh_folder("swapped");
+  if (!has_attributes(watched_folder)) return;
+  write_text(watched_folder / "victim", "precious");
+  const RunFile file(watched_folder / "report.json", &time_of_a_swap);
+  file.write("report", [](std::ostream& out) { out << "{}"; }).IgnoreError();
+  CHECK(read_file(watched_folder / "away") == "{}");
+  CHECK(getxattr((watched_folder / "away").c_str(), kRunAttribute, nullptr, 0) > 0);
+  CHECK(getxattr((watched_folder / "victim").c_str(), kRunAttribute, nullptr, 0) == -1);
+  CHECK(read_file(watched_folder / "victim") == "precious");
 }
 
 TEST_CASE("without extended attributes a run goes by the file's time") {
