@@ -19,6 +19,12 @@
 #include "runner/inside/torch_calls.h"
 #include "runner/libtorch_release.h"
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define MEMLEDGER_OF_THREAD_SANITIZER
+#endif
+#endif
+
 namespace {
 
 namespace environment = memledger::environment;
@@ -54,6 +60,21 @@ bool is_our_release(const char* folder, char* version, size_t size) {
   const char* const ours = secure_getenv(environment::kLibTorch);
   if (ours == nullptr || !memledger::read_libtorch_version(folder, version, size)) return true;
   return memledger::is_of_release(version, ours);
+}
+
+// Without the sanitizer's own instructions in it, memledger's locks and LibTorch's reference counts
+// look like races of the program, which would end with 66.
+bool is_of_thread_sanitizer() {
+#if defined(__SANITIZE_THREAD__) || defined(MEMLEDGER_OF_THREAD_SANITIZER)
+  return false;  // so are we
+#else
+  return dlsym(RTLD_DEFAULT, "__tsan_init") != nullptr;
+#endif
+}
+
+bool is_quiet() {
+  const char* const quiet = secure_getenv(environment::kQuiet);
+  return quiet != nullptr && *quiet != '\0' && strcmp(quiet, "0") != 0;
 }
 
 // A LibTorch that Python loads does not load with the libraries of a virtual GPU that was made for
@@ -115,6 +136,14 @@ void bring_memledger_in() {
             "memledger: this program is not watched: its LibTorch is %s, and this memledger was "
             "built for %s\n",
             version, secure_getenv(environment::kLibTorch));
+    return;
+  }
+  if (is_of_thread_sanitizer()) {
+    if (!is_quiet())
+      fputs(
+          "memledger: this program is not watched: it is of the thread sanitizer, which would "
+          "report races that are none\n",
+          stderr);
     return;
   }
   void* const handle = real_dlopen()(library, RTLD_NOW | RTLD_LOCAL);

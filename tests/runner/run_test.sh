@@ -300,6 +300,19 @@ for sanitizer in address thread; do
     check "$sanitizer, $command: as without us" equal "$(cat out err)" runs
   done
 done
+libtorch="$(ldd "$program" | sed -n 's,.* => \(.*\)/libtorch_cpu[.]so .*,\1,p')"
+if ${CC:-gcc} -fsanitize=thread runs.c -o raced -L"$libtorch" -Wl,-rpath,"$libtorch" \
+  -Wl,--no-as-needed -ltorch_cpu -lc10 && [[ "$(./raced)" == runs ]]; then
+  "$memledger" run -- ./raced >out 2>err
+  check "LibTorch and the thread sanitizer: status" equal $? 6
+  check "LibTorch and the thread sanitizer: not watched" equal "$(cat out err)" "runs
+memledger: this program is not watched: it is of the thread sanitizer, which would report races that are none"
+  "$memledger" run -q -- ./raced >out 2>err
+  check "LibTorch and the thread sanitizer, quiet: status" equal $? 6
+  check "LibTorch and the thread sanitizer, quiet" equal "$(cat out err)" runs
+else
+  echo "SKIPPED: no LibTorch program of -fsanitize=thread runs here"
+fi
 ASAN_OPTIONS=verify_asan_link_order=1 "$memledger" run -- sh -c 'echo $ASAN_OPTIONS' >out 2>err
 check "the caller's choice for the sanitizer" equal "$(cat out)" verify_asan_link_order=1
 ASAN_OPTIONS=detect_leaks=0 "$memledger" run -- sh -c 'echo $ASAN_OPTIONS' >out 2>err
