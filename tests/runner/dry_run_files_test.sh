@@ -10,7 +10,8 @@ export TMPDIR="$TEST_TMPDIR/tmp"
 mkdir -p "$TMPDIR" files && cd files || exit 1
 shown_on_failure=(../out ../err)
 
-figure() { python3 -c "import json; j = json.load(open('$TEST_TMPDIR/out')); print($1)"; }  # EXPRESSION of j
+# EXPRESSION of j
+figure() { python3 -c "import json; j = json.load(open('$TEST_TMPDIR/out')); print($1)"; }
 dry_run() {  # STATUS ARGUMENT…: runs it, and holds it to the status
   local wanted="$1"
   shift
