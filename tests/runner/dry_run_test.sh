@@ -199,8 +199,9 @@ check "which one run tells" has out "it used no GPU"
 check "what it said last is of no interest" has_not err "last lines"
 dry_run 127 --gpu=h100 -- ./no_such_program
 check "there is no such program" equal "$(cat err)" "memledger dry-run: cannot run ./no_such_program: No such file or directory"
-dry_run 126 --gpu=h100 -- "$PWD/before"
-check "no program" equal "$(cat err)" "memledger dry-run: cannot run $PWD/before: Permission denied"
+echo text >no_program
+dry_run 126 --gpu=h100 -- "$PWD/no_program"
+check "no program" equal "$(cat err)" "memledger dry-run: cannot run $PWD/no_program: Permission denied"
 dry_run 2 --gpu=h100 --json=no_such_folder/x.json -- "$program" 2
 check "before any work" equal "$(cat out)$(cat err)" \
   "memledger dry-run: --json: cannot write no_such_folder/x.json: No such file or directory"
