@@ -143,7 +143,7 @@ int with_environment(ProgramKind kind, Words environment, Call call) {
   memcpy(text, environment[index], before);
   memcpy(text + before, rest, strlen(rest) + 1);
   auto** const changed = static_cast<char**>(alloca((size + 1) * sizeof(char*)));
-  memcpy(changed, environment, size * sizeof(char*));
+  for (size_t i = 0; i < size; ++i) changed[i] = environment[i];
   changed[size] = nullptr;
   changed[index] = text;
   // Nobody else's libraries were there.
@@ -274,7 +274,7 @@ MEMLEDGER_IN_FRONT int execle(const char* path, const char* first, ...) noexcept
 MEMLEDGER_IN_FRONT int posix_spawn(pid_t* process, const char* path,
                                    const posix_spawn_file_actions_t* actions,
                                    const posix_spawnattr_t* attributes, Words argv,
-                                   Words environment) noexcept {
+                                   Words environment) {
   return with_environment(kind_at(path), environment, [&](Words changed) {
     return run_real(real_spawn, process, path, actions, attributes, argv, changed);
   });
@@ -283,7 +283,7 @@ MEMLEDGER_IN_FRONT int posix_spawn(pid_t* process, const char* path,
 MEMLEDGER_IN_FRONT int posix_spawnp(pid_t* process, const char* file,
                                     const posix_spawn_file_actions_t* actions,
                                     const posix_spawnattr_t* attributes, Words argv,
-                                    Words environment) noexcept {
+                                    Words environment) {
   return with_environment(kind_in_path(file), environment, [&](Words changed) {
     return run_real(real_spawnp, process, file, actions, attributes, argv, changed);
   });

@@ -41,7 +41,6 @@ using memledger::inside::note_refusal;
 using memledger::inside::note_written;
 using memledger::inside::RealFunction;
 namespace redirected = memledger::inside::redirected;
-namespace prediction = memledger::prediction;
 
 using AnyFunction = RealFunction<void (*)()>;
 extern "C" __attribute__((visibility("hidden"))) AnyFunction __start_memledger_real[];

@@ -39,7 +39,6 @@
 
 namespace {
 
-using memledger::inside::absolute_path;
 using memledger::inside::find_place;
 using memledger::inside::has_redirected;
 using memledger::inside::is_redirecting;
@@ -294,7 +293,7 @@ char* canonical(const char* path, char* result) {
     errno = ENAMETOOLONG;
     return nullptr;
   }
-  return strcpy(result, found);
+  return static_cast<char*>(memcpy(result, found, strlen(found) + 1));
 }
 
 bool is_canonical_ours(const char* path) {
@@ -338,8 +337,8 @@ __attribute__((constructor)) void read_needed_variables() {
   Dl_info library = {};
   if (dladdr(reinterpret_cast<void*>(&read_needed_variables), &library) == 0) return;
   for (NeededVariable& variable : needed_variables) {
-    char name[32] = "";
-    memcpy(name, variable.name, strlen(variable.name) - 1);
+    char name[32];
+    snprintf(name, sizeof name, "%.*s", static_cast<int>(strlen(variable.name)) - 1, variable.name);
     const char* const value = &variable == needed_variables ? library.dli_fname : getenv(name);
     if (value != nullptr)
       snprintf(variable.text, sizeof variable.text, "%s%s", variable.name, value);
