@@ -242,8 +242,10 @@ bool leads_over_planted_link(std::string folder) {
     const ssize_t length = ::readlink(entry.c_str(), link.data(), link.size());
     if (length <= 0) continue;
     const std::string rest = end == std::string::npos ? "" : folder.substr(end);
-    const std::string there(link.data(), static_cast<size_t>(length));
-    folder = (there[0] == '/' ? there : in + "/" + there) + rest;
+    folder = link[0] == '/' ? "" : in;
+    if (link[0] != '/') folder += '/';
+    folder.append(link.data(), static_cast<size_t>(length));
+    folder += rest;
     end = 0;
     ++links;
   }

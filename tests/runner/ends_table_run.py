@@ -152,6 +152,7 @@ def play(program, steps, random, watched, is_first_process, deadline):
     first = None
     if not steps or not program.read_until(lambda: b"ready " in program.out and program.out.endswith(b"\n"), deadline):
         return first
+    time.sleep(0.05)  # it may still be within the call that said so, which a traceback would show
     found = re.search(rb"ready (\d+)", program.out)
     if found is None:
         return first

@@ -193,7 +193,7 @@ void write_device(ChromeTrace& trace, const TimelineData& data, int process,
     const std::string id = fmt::format(",\"cat\":\"storage\",\"id\":\"{:#x}\"", life->storage.id);
     const std::string arguments = to_text(slice_arguments(*life, data, series[life]));
     trace.event('b', process, 0, is_born(*life) ? *life->born_ns : begin_ns, name,
-                id + ",\"args\":" + arguments);
+                fmt::format("{},\"args\":{}", id, arguments));
     trace.event('e', process, 0, life->died_ns.value_or(end_ns), name, id);
   }
 }
@@ -385,8 +385,10 @@ std::map<DeviceKey, int64_t> numbers_of(
   std::map<DeviceKey, int64_t> numbers;
   int64_t next = 0;
   for (const auto& [key, lives] : devices) {
-    if (key.first == c10::DeviceType::CUDA)
-      next = std::max<int64_t>(next, (numbers[key] = key.second) + 1);
+    if (key.first != c10::DeviceType::CUDA) continue;
+    const auto number = static_cast<int64_t>(static_cast<int>(key.second));
+    numbers[key] = number;
+    next = std::max(next, number + 1);
   }
   for (const auto& [key, lives] : devices) {
     if (key.first != c10::DeviceType::CUDA) numbers[key] = next++;
