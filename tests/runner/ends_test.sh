@@ -53,8 +53,8 @@ check "exec that fails: the end" reported "ended (3)"
 ended exec_in_child 0 "ended (0)"
 check "exec in a child of vfork: no end" has_not err exec
 
-# The program's handler ends it while it works: inside malloc, or with the books' locks held. Now and
-# then the call that holds a lock cannot be finished, and a line says so: known, to be mended.
+# The program's handler ends it while it works: inside malloc, or with the books' locks held. Now
+# and then the call that holds a lock cannot be finished, and a line says so: known, to be mended.
 runs=0 without=0
 once_or_said() {
   runs=$((runs + 1))
