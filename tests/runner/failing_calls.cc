@@ -1,6 +1,7 @@
 // Preloaded behind libmemledger_measure.so: the call that FAIL_CALL names fails with FAIL_WITH, as
 // it does on a file system that cannot do it.
 
+// NOLINTBEGIN: it does on purpose what clang-tidy warns of.
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -52,3 +53,4 @@ FAILING(int, EOF, fflush, (FILE * file), file)
 FAILING(int, -1, msync, (void* begin, size_t bytes, int flags), begin, bytes, flags)
 FAILING(int, -1, connect, (int socket, const sockaddr* address, socklen_t length), socket, address,
         length)
+// NOLINTEND

@@ -1,5 +1,9 @@
 // Stands for a LibTorch inside a plugin: a function of its name that is not LibTorch's.
 
+#ifndef MEMLEDGER_TEST_ALLOCATOR  // as each of two libraries has its own
+#define MEMLEDGER_TEST_ALLOCATOR 0
+#endif
+
 namespace c10 {
 
 struct Allocator;

@@ -49,7 +49,9 @@ TEST_CASE("a program gets its arguments, its folder and its environment") {
   std::string output;
   CHECK(status_of(image, folder, &output) == 0);
   CHECK(output == "/ after none new");
-  CHECK(std::string(getenv("IMAGE_TEST_MINE")) == "before");
+  const char* const mine = getenv("IMAGE_TEST_MINE");
+  REQUIRE(mine != nullptr);
+  CHECK(std::string(mine) == "before");
 
   ProgramImage missing("/no such program", {"x"});
   missing.finish();

@@ -6,6 +6,7 @@
 //   small_program handles STATUS: SIGUSR2 itself, while it waits
 //   small_program starts STATUS: programs that print which signals they have blocked
 
+// NOLINTBEGIN: it does on purpose what clang-tidy warns of.
 #include <ATen/ops/empty.h>
 #include <poll.h>
 #include <semaphore.h>
@@ -166,3 +167,4 @@ int main(int argc, char** argv) {
   if (std::string(argv[1]) == "starts") start_others();
   return number;
 }
+// NOLINTEND

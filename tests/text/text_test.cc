@@ -686,7 +686,7 @@ fs::path watched_folder;
 RunTime time_of_a_swap() {
   for (const fs::directory_entry& entry : fs::directory_iterator(watched_folder)) {
     if (entry.path().extension() != ".part" || entry.is_symlink()) continue;
-    const fs::path temporary = entry.path();
+    const fs::path& temporary = entry.path();
     fs::rename(temporary, watched_folder / "away");
     fs::create_symlink("victim", temporary);
   }
