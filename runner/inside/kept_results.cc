@@ -38,9 +38,11 @@ struct Result {
   uint64_t order = 0;  // by which the newest is found
 };
 
+using ResultsByTensor = std::unordered_map<const c10::TensorImpl*, Result>;
+
 struct Results {
   ForkSafeMutex lock;
-  std::unordered_map<const c10::TensorImpl*, Result> all;  // guarded by it, as what follows
+  ResultsByTensor all;  // guarded by it, as what follows
   HoldersById held;
   uint64_t steps = 0, seen = 0;
   at::CallbackHandle callback = 0;
@@ -59,9 +61,13 @@ Results& results() {
 // A result's own destruction, where it was the last to hold it, is no operator's work.
 thread_local bool is_walking = false;
 
-void forget_ended(Results& results) {
-  for (auto entry = results.all.begin(); entry != results.all.end();)
-    entry = entry->second.tensor.expired() ? results.all.erase(entry) : std::next(entry);
+// Moves them to `ended`, which the caller destroys once it has let go of the lock: LibTorch frees
+// what the last weak reference has kept.
+void forget_ended(Results& results, ResultsByTensor& ended) {
+  for (auto entry = results.all.begin(); entry != results.all.end();) {
+    const auto one = entry++;
+    if (one->second.tensor.expired()) ended.insert(results.all.extract(one));
+  }
 }
 
 bool is_trainer(const Results& results) {
@@ -99,27 +105,29 @@ std::unique_ptr<at::ObserverContext> take_inputs(const at::RecordFunction& fn) {
 void note(const at::Tensor& tensor, const Inputs& inputs, const at::RecordFunction& fn) {
   if (!tensor.defined() || inputs.has(tensor)) return;
   WeakTensor weak(tensor.getIntrusivePtr());
+  std::string op = fn.name();
   const bool has_graph = tensor.requires_grad();
   Results& results = inside::results();
+  ResultsByTensor ended;  // destroyed without the lock
   const std::lock_guard<ForkSafeMutex> hold(results.lock);
   if (!results.is_looking) return;
   if (has_graph) {
     if (!results.trainer) results.trainer = pthread_self();
     if (!is_trainer(results)) {
       results.has_many_trainers = true;
-      results.all.clear();
+      results.all.swap(ended);
       return stop_looking(results);
     }
   }
   if (results.all.size() >= kMostResults) {
-    forget_ended(results);
+    forget_ended(results, ended);
     if (results.all.size() >= kMostResults / 2) return stop_looking(results);
   }
   if (++results.seen > kMostWithoutStep && results.steps == 0) return stop_looking(results);
   // The outermost operator ends last: its name is the one that the program knows.
   Result& result = results.all[tensor.unsafeGetTensorImpl()];
   result.tensor = std::move(weak);
-  result.op = fn.name();
+  result.op = std::move(op);
   result.step = results.steps + 1;
   result.order = results.seen;
 }
@@ -144,11 +152,12 @@ struct Kept {
 // Returns what the results hold that were made before the step `now`.
 HoldersById held_before(uint64_t now) {
   std::vector<Kept> kept;
+  ResultsByTensor ended;
   {
     Results& results = inside::results();
     const std::lock_guard<ForkSafeMutex> hold(results.lock);
     if (results.has_many_trainers || !is_trainer(results)) return {};
-    forget_ended(results);
+    forget_ended(results, ended);
     for (auto& [address, result] : results.all) {
       if (result.step >= now) continue;
       if (auto tensor = result.tensor.lock()) {
