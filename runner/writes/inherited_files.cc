@@ -20,7 +20,7 @@
 namespace memledger::runner {
 namespace {
 
-// As readlink() has it; a file that was removed has no path that leads to it.
+// Returns what readlink() says; a file that was removed has no path that leads to it.
 std::string link_of(int number) {
   std::array<char, 32> link{};
   std::array<char, PATH_MAX> path{};

@@ -335,7 +335,7 @@ class PrivateRoot::Planner {
       if (covers_whole_mounts() && !is_bound(path) && is_folder(path)) bind_all(path);
     }
     if (is_folder("/proc")) add(Step::Kind::kProc, "/proc", "/proc");
-    // As large as it is outside.
+    // Its layer is as large as it is outside.
     if (options_.is_shared_memory_private && is_folder(kShared)) {
       add_overlay(kShared);
       root_.steps_.back().bytes = bytes_of_file_system(kShared, options_.limit_bytes);
