@@ -199,7 +199,7 @@ DIR* open_folder(const char* path) {
   return real;
 }
 
-// As scandir().
+// Behaves as scandir().
 int scan_folder(DIR* folder, dirent*** list, int (*filter)(const dirent*),
                 int (*compare)(const dirent**, const dirent**)) {
   if (folder == nullptr) return -1;
@@ -301,7 +301,7 @@ bool is_canonical_ours(const char* path) {
   return !seen.ok() || seen.place() != nullptr;
 }
 
-// As getcwd(). The program's room is for the path that it knows.
+// Behaves as getcwd(). The caller's buffer gets the path that the program knows.
 __attribute__((noinline)) char* working_folder(char* (*get)(char*, size_t), char* path,
                                                size_t bytes) {
   char whole[kPathBytes + 512];

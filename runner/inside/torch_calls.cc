@@ -116,7 +116,7 @@ struct Function {
 };
 
 [[noreturn]] void end_without(const char* name) {
-  // As the dynamic linker ends a program that lacks a symbol.
+  // The dynamic linker ends a program that lacks a symbol in the same way.
   static const char kText[] = "memledger: symbol lookup error: undefined symbol: ";
   const bool told = write(STDERR_FILENO, kText, sizeof kText - 1) > 0 &&
                     write(STDERR_FILENO, name, strlen(name)) > 0 &&

@@ -142,7 +142,7 @@ constexpr uint32_t kRefusedCalls[] = {
     SYS_iopl,
     SYS_ioperm,
 };
-// As on a kernel without io_uring: programs have another way then.
+// ENOSYS is what a kernel without io_uring says: programs have another way then.
 constexpr uint32_t kMissingCalls[] = {SYS_io_uring_setup, SYS_io_uring_enter,
                                       SYS_io_uring_register};
 
