@@ -11,7 +11,6 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <ostream>
 #include <system_error>
@@ -31,6 +30,7 @@
 #include "runner/environment.h"
 #include "runner/program_image.h"
 #include "runner/scratch_folder.h"
+#include "text/file_text.h"
 #include "text/names.h"
 #include "text/output.h"
 #include "virtual_gpu/device_use.h"
@@ -113,11 +113,6 @@ std::string next_key(SourceLocation where) {
   static auto* const calls = new std::map<std::string, int>;
   const std::string place = absl::StrCat(running_test().name, " ", where.file(), ":", where.line());
   return absl::StrCat(place, " #", ++(*calls)[place]);
-}
-
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
 }
 
 // A folder for what calls returned, for new processes to read. Lives as long as this process.
@@ -251,7 +246,7 @@ bool sizes_vary() {
 // Returns the words of this program's command line.
 std::vector<std::string> command_line() {
   std::vector<std::string> words =
-      absl::StrSplit(text_of("/proc/self/cmdline"), absl::ByChar('\0'));
+      absl::StrSplit(file_text("/proc/self/cmdline"), absl::ByChar('\0'));
   if (!words.empty() && words.back().empty()) words.pop_back();
   return words;
 }
@@ -322,7 +317,7 @@ absl::StatusOr<Prediction> recorded(const std::string& key) {
   for (const fs::directory_entry& entry :
        fs::directory_iterator(folder == nullptr ? "" : folder, error)) {
     const absl::StatusOr<RecordedCall> call =
-        prediction::parse_recorded_call(text_of(entry.path()));
+        prediction::parse_recorded_call(file_text(entry.path()));
     if (call.ok() && call->key == key)
       return concluded(prediction::predict(call->specification, call->runs), *call);
   }

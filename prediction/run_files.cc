@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -12,6 +10,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "text/file_text.h"
 
 namespace memledger::prediction {
 namespace {
@@ -19,11 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kProgressLength = 128;
-
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
 
 // Takes a number and the space behind it off the text.
 template <typename Number>
@@ -38,7 +32,7 @@ bool take_number(std::string_view& text, Number& number) {
 
 std::optional<Progress> progress_of(const fs::path& path) {
   Progress progress;
-  const std::string name = path.stem().string(), content = content_of(path);
+  const std::string name = path.stem().string(), content = file_text(path);
   if (std::from_chars(name.data(), name.data() + name.size(), progress.process).ec != std::errc())
     return std::nullopt;
   std::string_view text = content;
@@ -80,7 +74,7 @@ Progress read_progress(const std::string& folder) {
 }
 
 WrittenFiles read_written_files(const std::string& folder) {
-  const std::string text = content_of(fs::path(folder) / kWrittenFiles);
+  const std::string text = file_text(fs::path(folder) / kWrittenFiles);
   std::set<std::string> paths;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\0', begin), text.size());
@@ -99,7 +93,7 @@ WrittenFiles read_written_files(const std::string& folder) {
 }
 
 std::vector<Refusal> read_refusals(const std::string& folder) {
-  const std::string text = content_of(fs::path(folder) / kRefusedFiles);
+  const std::string text = file_text(fs::path(folder) / kRefusedFiles);
   std::vector<Refusal> refusals;
   std::set<std::pair<std::string, std::string>> known;
   for (size_t begin = 0;;) {

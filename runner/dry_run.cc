@@ -10,8 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -30,6 +28,7 @@
 #include "runner/run_specification.h"
 #include "runner/scratch_folder.h"
 #include "runner/writes/write_hold.h"
+#include "text/file_text.h"
 #include "text/output.h"
 
 namespace memledger::runner {
@@ -132,9 +131,7 @@ std::vector<prediction::Measurement> read_measurements(const std::string& folder
     if (entry.path().extension() == ".json") files.push_back(entry.path());
   }
   for (const fs::path& path : files) {
-    std::ifstream file(path);
-    std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    auto measurement = prediction::parse_measurement(text);
+    auto measurement = prediction::parse_measurement(file_text(path));
     if (measurement.ok()) {
       measurement->process = 0;  // differs from run to run
       measurements.push_back(*std::move(measurement));

@@ -17,8 +17,6 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -32,6 +30,7 @@
 #include "runner/writes/layer_files.h"
 #include "runner/writes/mount_table.h"
 #include "runner/writes/refusals.h"
+#include "text/file_text.h"
 
 namespace memledger::runner {
 namespace {
@@ -49,11 +48,6 @@ constexpr std::array kGivenUp = {CAP_SYS_ADMIN,       CAP_SYS_PTRACE,     kCheck
                                  CAP_SYS_MODULE,      CAP_SYS_RAWIO,      CAP_SYS_BOOT,
                                  CAP_SYS_TIME,        CAP_LINUX_IMMUTABLE};
 
-std::string text_of(const char* path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
-
 bool has_capability(int number) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   std::array<__user_cap_data_struct, 2> data{};
@@ -64,7 +58,7 @@ bool has_capability(int number) {
 // Whether all users are who they are outside.
 bool is_initial_user_namespace() {
   const std::vector<std::string> fields =
-      absl::StrSplit(text_of("/proc/self/uid_map"), absl::ByAnyChar(" \n"), absl::SkipEmpty());
+      absl::StrSplit(file_text("/proc/self/uid_map"), absl::ByAnyChar(" \n"), absl::SkipEmpty());
   return fields == std::vector<std::string>{"0", "0", std::to_string(UINT32_MAX)};
 }
 
@@ -207,7 +201,9 @@ class DescriptorPath {
 class PrivateRoot::Planner {
  public:
   Planner(const PrivateRootOptions& options, PrivateRoot& root)
-      : options_(options), root_(root), mounts_(visible_mounts(text_of("/proc/self/mountinfo"))) {}
+      : options_(options),
+        root_(root),
+        mounts_(visible_mounts(file_text("/proc/self/mountinfo"))) {}
 
   absl::Status plan() {
     if (mounts_.empty()) return absl::UnavailableError("/proc/self/mountinfo names no mount");
@@ -344,7 +340,7 @@ class PrivateRoot::Planner {
 
   // An overlay's socket or FIFO is another one than the file's below it.
   void add_sockets_and_fifos() {
-    const std::string sockets = text_of("/proc/net/unix");
+    const std::string sockets = file_text("/proc/net/unix");
     std::vector<std::string> paths = paths_of_sockets(sockets);
     add_sockets_and_fifos_in(options_.working_folder, paths);
     add_sockets_and_fifos_in("/tmp", paths);

@@ -13,10 +13,10 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 
 #include "prediction/measure_variables.h"
 #include "runner/writes/layer_files.h"
+#include "text/file_text.h"
 
 namespace memledger::runner {
 namespace {
@@ -134,11 +134,6 @@ int supervise(PrivateRoot& root, InheritedFiles& files, int folder, const Queued
   return status;
 }
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
-
 }  // namespace
 
 int run_supervised(PrivateRoot& root, InheritedFiles& files, const std::string& folder,
@@ -168,8 +163,8 @@ int note_failure(const std::string& folder, const std::string& why) {
 
 SupervisorsRecord read_supervisors_record(const std::string& folder) {
   SupervisorsRecord record;
-  record.failure = text_of(folder + "/" + kFailure);
-  record.writes = writes_of_record(text_of(folder + "/" + kRecord));
+  record.failure = file_text(folder + "/" + kFailure);
+  record.writes = writes_of_record(file_text(folder + "/" + kRecord));
   return record;
 }
 

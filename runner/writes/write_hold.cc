@@ -10,7 +10,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -28,6 +27,7 @@
 #include "runner/writes/redirected_run.h"
 #include "runner/writes/refusals.h"
 #include "runner/writes/supervised.h"
+#include "text/file_text.h"
 
 namespace memledger::runner {
 namespace {
@@ -35,11 +35,6 @@ namespace {
 namespace fs = std::filesystem;
 using prediction::Writes;
 using prediction::WritesHeldBy;
-
-std::string text_of(const char* path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
 
 // MemAvailable of /proc/meminfo.
 uint64_t free_memory_of_machine() {
@@ -88,7 +83,10 @@ void add_own_cache(std::vector<std::string>& writable) {
   struct stat found {};
   const bool is_ours = lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
                        found.st_uid == geteuid() && (found.st_mode & 022) == 0;
-  if (is_ours) writable.push_back(folder);
+  // Without links, as mounts are made by paths of the new root.
+  std::error_code error;
+  const fs::path real = fs::canonical(folder, error);
+  if (is_ours && !error) writable.push_back(real);
 }
 
 std::vector<std::string> expected_paths(const HeldRun& run) {
@@ -230,7 +228,7 @@ absl::StatusOr<Writes> WriteHold::writes(const HeldRun& run) const {
     record.writes.held_by = held_by_;
     record.writes.refusals = refusals_of_layers(
         with_real_paths(prediction::read_refusals(run.folder)), record.writes,
-        visible_mounts(text_of("/proc/self/mountinfo")), text_of("/proc/net/unix"));
+        visible_mounts(file_text("/proc/self/mountinfo")), file_text("/proc/net/unix"));
     return std::move(record.writes);
   }
   Writes writes;
