@@ -7,7 +7,7 @@ out="$(cd "${BUILD_WORKING_DIRECTORY:-.}" && realpath "$1")"
 programs=(tests/gpu/measure_models tests/gpu/models_test_program runner/memledger)
 packed="$(mktemp -d)"
 trap 'rm -rf "$packed"' EXIT
-cp -rL --parents "${programs[@]}" runner/inside/libmemledger{,_preload}.so virtual_gpu/virtual_gpu_libraries "$packed"
+cp -rL --parents "${programs[@]}" runner/inside/libmemledger{,_preload,_measure}.so virtual_gpu/virtual_gpu_libraries "$packed"
 # Debian's libraries that the programs use and other machines may not have.
 mkdir "$packed/lib"
 ldd "${programs[@]}" | awk '/lib(absl|fmt)/ { print $3 }' | sort -u | xargs -r cp -L -t "$packed/lib"
