@@ -299,7 +299,11 @@ std::string take_numbers(std::string_view value, Specification& result) {
 }
 
 std::string take_workspaces(std::string_view value, Specification& result) {
-  return take_word(value, "expected", "upper", result.upper_workspaces);
+  result.workspaces = value == "least" ? WorkspaceEnd::kLeast : WorkspaceEnd::kExpected;
+  bool is_upper = false;
+  const std::string error = value == "least" ? "" : take_word(value, "expected", "upper", is_upper);
+  if (is_upper) result.workspaces = WorkspaceEnd::kUpper;
+  return error;
 }
 
 std::string take_bytes(std::string_view value, std::optional<uint64_t>& amount) {
@@ -338,7 +342,7 @@ constexpr Option kOptions[] = {
     {"reads", "none|all|FRACTION", &take_reads},
     {"values", "known|zero", &take_values},
     {"numbers", "zero|one", &take_numbers},
-    {"workspaces", "expected|upper", &take_workspaces},
+    {"workspaces", "least|expected|upper", &take_workspaces},
     {"addresses", "up|down", &take_addresses},
     {"nccl", "BYTES",
      [](std::string_view value, Specification& result) {

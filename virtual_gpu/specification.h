@@ -27,6 +27,9 @@ struct DeviceSpecification {
 inline constexpr uint64_t kValueBytes = uint64_t{1} << 20;
 inline constexpr uint32_t kMillion = 1000000;
 
+// What is taken of a size of cuDNN's workspaces that is known within bounds.
+enum class WorkspaceEnd { kLeast, kExpected, kUpper };
+
 // What the user asked for, as `h200`, `a100:24GiB`, `h100+l4:16GiB,count=2,keep=4KiB`.
 struct Specification {
   std::vector<DeviceSpecification> devices = {{*find_profile("h200"), std::nullopt}};
@@ -59,8 +62,8 @@ struct Specification {
   bool numbers_are_one = false;
   // What was measured of such a device: contexts and workspaces of cuDNN are as they were there.
   std::optional<Calibration> calibration;
-  // Workspaces of cuDNN: as expected, or the most that they may be (workspace_model.h).
-  bool upper_workspaces = false;
+  // Workspaces of cuDNN: the least that they may be, as expected, or the most (workspace_model.h).
+  WorkspaceEnd workspaces = WorkspaceEnd::kExpected;
 
   uint64_t context_bytes_of(const DeviceSpecification& device) const;
   // Whether NCCL's memory on the device is what virtual_gpu/nccl_memory.h says.

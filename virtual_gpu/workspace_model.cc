@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -298,11 +299,26 @@ uint64_t fft_work_bytes(const std::vector<int64_t>& signal, int64_t batch,
   return works_in_place ? 0 : points * complex_element_bytes;
 }
 
+uint64_t least_workspace_bytes(const Convolution& convolution, uint64_t bytes) {
+  return is_pointwise(convolution) ? 0 : bytes / 10 * 9;
+}
+
+uint64_t largest_workspace_on_device_bytes(const Convolution& convolution, uint64_t bytes) {
+  constexpr uint64_t kPartialSums = 16;
+  if (is_pointwise(convolution) && convolution.pass == ConvolutionPass::kBackwardFilter) {
+    bytes = std::max(bytes, kPartialSums * volume(convolution.w, 0) * sizeof(float));
+  }
+  return bytes + bytes / 10 * 3;
+}
+
 std::optional<WorkspaceChoice> parse_workspace_choice(std::string_view text) {
   WorkspaceChoice choice;
   if (text.empty() || text == "model") return choice;
-  if (text == "none" || text == "upper") {
-    choice.kind = text == "none" ? WorkspaceChoice::Kind::kNone : WorkspaceChoice::Kind::kUpper;
+  using Kind = WorkspaceChoice::Kind;
+  for (const auto& [word, kind] : {std::pair("none", Kind::kNone), std::pair("least", Kind::kLeast),
+                                   std::pair("upper", Kind::kUpper)}) {
+    if (text != word) continue;
+    choice.kind = kind;
     return choice;
   }
   const auto [end, error] =

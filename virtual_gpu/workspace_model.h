@@ -27,6 +27,14 @@ bool convolution_on_tensor_cores(const Convolution& convolution, const DeviceFac
 uint64_t convolution_workspace_bytes(const Convolution& convolution, const DeviceFacts& device,
                                      bool tensor_cores);
 
+// The least and the most that cuDNN may ask for on the device, where it named plans for a device
+// that was only described to it. `bytes` is one plan's workspace, or that of the largest plan.
+// Measured on an H200 (cuDNN 9.19, float, channels first), 94 convolutions of VGG-19 and ResNet-50:
+// A filter of one element needs no workspace, but its gradient has 16 partial sums. Others need at
+// least 0.93 of the first plan described, and at most 1.27 times the largest.
+uint64_t least_workspace_bytes(const Convolution& convolution, uint64_t bytes);
+uint64_t largest_workspace_on_device_bytes(const Convolution& convolution, uint64_t bytes);
+
 // Never less than cuDNN's own first plan, as far as was found.
 uint64_t convolution_workspace_upper_bytes(const Convolution& convolution,
                                            const DeviceFacts& device, bool tensor_cores);
@@ -63,14 +71,14 @@ uint64_t fft_work_bytes(const std::vector<int64_t>& signal, int64_t batch,
 // How the program's convolutions get their size: the environment variable, and what it may hold.
 inline constexpr char kConvolutionWorkspaceVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_WORKSPACE";
 struct WorkspaceChoice {
-  enum class Kind { kModel, kUpper, kNone, kFixed } kind = Kind::kModel;
+  enum class Kind { kModel, kLeast, kUpper, kNone, kFixed } kind = Kind::kModel;
   uint64_t fixed_bytes = 0;
 
   uint64_t apply(uint64_t modelled) const {
     return kind == Kind::kNone ? 0 : kind == Kind::kFixed ? fixed_bytes : modelled;
   }
 };
-// `model`, `upper` (its upper bound), `none` or a number of bytes; nothing for anything else.
+// `model`, `least`, `upper` (its bounds), `none` or a number of bytes; nothing for anything else.
 std::optional<WorkspaceChoice> parse_workspace_choice(std::string_view text);
 
 }  // namespace memledger::virtual_gpu

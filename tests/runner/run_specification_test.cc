@@ -32,14 +32,14 @@ TEST_CASE("the ends of a specification differ in what the user has not said") {
   const auto low = parsed(on_end("h100", End::kLow, Addresses::kDown));
   CHECK_FALSE(low.late_events);
   CHECK(low.assumed_millionths == 0);
-  CHECK_FALSE(low.upper_workspaces);
+  CHECK(low.workspaces == virtual_gpu::WorkspaceEnd::kLeast);
   CHECK_FALSE(low.ascending_addresses);
   CHECK(low.least_context);
   CHECK(low.nccl_bytes == 0);
   const auto high = parsed(on_end("h100,reads=0.5,count=2", End::kHigh, Addresses::kUp));
   CHECK(high.late_events);
   CHECK(high.assumed_millionths == virtual_gpu::kMillion / 2);
-  CHECK(high.upper_workspaces);
+  CHECK(high.workspaces == virtual_gpu::WorkspaceEnd::kUpper);
   CHECK(high.ascending_addresses);
   CHECK_FALSE(high.least_context);
   CHECK_FALSE(high.nccl_bytes);

@@ -97,8 +97,9 @@ TEST_CASE("memory and options") {
   CHECK(parsed("h200,numbers=one").numbers_are_one);
   CHECK(contains(error("h200,numbers=2"), "numbers=2 is neither zero nor one."));
   CHECK(contains(error("h200,values=off"), "values=off is neither zero nor known."));
-  CHECK_FALSE(parsed("h200").upper_workspaces);
-  CHECK(parsed("h200,workspaces=upper").upper_workspaces);
+  CHECK(parsed("h200").workspaces == WorkspaceEnd::kExpected);
+  CHECK(parsed("h200,workspaces=least").workspaces == WorkspaceEnd::kLeast);
+  CHECK(parsed("h200,workspaces=upper").workspaces == WorkspaceEnd::kUpper);
   CHECK(parsed("h200").assumed_millionths == kMillion);
   CHECK(parsed("h200,reads=none").assumed_millionths == 0);
   CHECK(parsed("h200,reads=0.125").assumed_millionths == 125000);
@@ -153,7 +154,7 @@ TEST_CASE("errors name the thing and what is known") {
     CHECK(contains(error("h200," + std::string(option)),
                    "is not a known option. Known are: count=1..8, context=least|most|BYTES, "
                    "events=once|late, reads=none|all|FRACTION, values=known|zero, "
-                   "numbers=zero|one, workspaces=expected|upper, addresses=up|down, nccl=BYTES, "
+                   "numbers=zero|one, workspaces=least|expected|upper, addresses=up|down, nccl=BYTES, "
                    "share=NAME, calibration=FILE, "
                    "keep=BYTES."));
   }

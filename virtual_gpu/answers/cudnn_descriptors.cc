@@ -34,10 +34,13 @@ DeviceFacts device_facts() {
 const WorkspaceChoice& convolution_choice() {
   static const WorkspaceChoice choice = [] {
     const char* const text = std::getenv(kConvolutionWorkspaceVariable);
-    const char* const otherwise = Machine::get().specification().upper_workspaces ? "upper" : "";
+    const WorkspaceEnd end = Machine::get().specification().workspaces;
+    const char* const otherwise = end == WorkspaceEnd::kUpper   ? "upper"
+                                  : end == WorkspaceEnd::kLeast ? "least"
+                                                                : "";
     const auto parsed = parse_workspace_choice(text == nullptr ? otherwise : text);
     if (!parsed.has_value()) {
-      say("%s=%s is neither model, upper, none nor a number of bytes: taken as model",
+      say("%s=%s is neither model, least, upper, none nor a number of bytes: taken as model",
           kConvolutionWorkspaceVariable, text);
       return WorkspaceChoice{};
     }
@@ -53,9 +56,15 @@ std::optional<uint64_t> calibrated_convolution_bytes(const Convolution& convolut
 
 uint64_t modelled_convolution_bytes(const Convolution& convolution, bool tensor_cores) {
   const DeviceFacts device = device_facts();
-  return convolution_choice().kind == WorkspaceChoice::Kind::kUpper
-             ? convolution_workspace_upper_bytes(convolution, device, tensor_cores)
-             : convolution_workspace_bytes(convolution, device, tensor_cores);
+  switch (convolution_choice().kind) {
+    case WorkspaceChoice::Kind::kUpper:
+      return convolution_workspace_upper_bytes(convolution, device, tensor_cores);
+    case WorkspaceChoice::Kind::kLeast:
+      return least_workspace_bytes(convolution,
+                                   convolution_workspace_bytes(convolution, device, tensor_cores));
+    default:
+      return convolution_workspace_bytes(convolution, device, tensor_cores);
+  }
 }
 
 uint64_t modelled_largest_bytes(const Convolution& convolution, bool tensor_cores) {

@@ -338,6 +338,22 @@ std::vector<int64_t> ranks(const std::vector<CudnnPlan>& plans, int mode) {
   return result;
 }
 
+// cuDNN answers for a device that is only described to it. On the device itself it chooses other
+// plans: both ends of what was measured there (workspace_model.h).
+void widen(const Convolution& convolution, std::vector<CudnnPlan>& plans) {
+  const WorkspaceChoice::Kind choice = convolution_choice().kind;
+  if (choice != WorkspaceChoice::Kind::kLeast && choice != WorkspaceChoice::Kind::kUpper) return;
+  int64_t largest = 0;
+  for (const CudnnPlan& plan : plans) largest = std::max(largest, plan.workspace_bytes);
+  for (CudnnPlan& plan : plans) {
+    if (plan.workspace_bytes < 0) continue;
+    plan.workspace_bytes = static_cast<int64_t>(
+        choice == WorkspaceChoice::Kind::kUpper
+            ? largest_workspace_on_device_bytes(convolution, static_cast<uint64_t>(largest))
+            : least_workspace_bytes(convolution, static_cast<uint64_t>(plan.workspace_bytes)));
+  }
+}
+
 // Since the process began.
 std::atomic<bool> has_modelled_convolution{false};
 
@@ -347,10 +363,14 @@ std::vector<NodePointer> find_configs(const Node& heuristics) {
   const NodePointer& graph = graph_value->nodes.front();
   const int mode = heuristics.enumerator(kHeuristicsMode).value_or(kModeInstant);
   std::optional<std::vector<CudnnPlan>> plans = calibrated_plans(*graph, mode);
+  const bool is_calibrated = plans.has_value();
   std::map<const Node*, size_t> described;
   std::string text;
   if (!plans.has_value() && describe(*graph, described, text).has_value())
     plans = ask_cudnn(Machine::get().profile(current_device()), text, mode);
+  if (const auto convolution = find_convolution(*graph);
+      plans.has_value() && !is_calibrated && convolution.has_value())
+    widen(*convolution, *plans);
   // No plan at all: what cuDNN compiles at run time may lack its compiler here.
   if (!plans.has_value() || plans->empty()) {
     plans = modelled_plans(*graph, mode);
