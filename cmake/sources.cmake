@@ -59,6 +59,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/hooks/training_notes.cc
   registry/libtorch/cuda_symbols.cc
   registry/libtorch/device_statistics.cc
+  registry/libtorch/driver_memory.cc
   registry/libtorch/tensor_storages.cc
   registry/record_values.cc
   registry/recording.cc

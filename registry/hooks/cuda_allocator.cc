@@ -14,6 +14,7 @@
 #include "registry/hooks/before_resets.h"
 #include "registry/hooks/tracking_cuda_allocator.h"
 #include "registry/libtorch/cuda_symbols.h"
+#include "registry/libtorch/driver_memory.h"
 #endif
 
 namespace memledger {
@@ -166,8 +167,10 @@ std::optional<c10::CachingDeviceAllocator::DeviceStats> stats_of(CUDAAllocator& 
 }  // namespace
 
 c10::DataPtr TrackingCudaAllocator::allocate(size_t nbytes) {
-  return allocate_and_note(WatchedType::kCuda, index_, nbytes,
-                           [&] { return base_->allocate(nbytes); });
+  c10::DataPtr data = allocate_and_note(WatchedType::kCuda, index_, nbytes,
+                                        [&] { return base_->allocate(nbytes); });
+  note_device_in_use(data.device().index());
+  return data;
 }
 
 #if MEMLEDGER_TORCH_AT_LEAST(13)

@@ -26,6 +26,7 @@
 #include "registry/core/loaded_libraries.h"
 #include "registry/hooks/cuda_allocator.h"
 #include "registry/libtorch/cuda_symbols.h"
+#include "registry/libtorch/driver_memory.h"
 #include "registry/libtorch/libtorch_version.h"
 #include "registry/libtorch/newest_libtorch.h"
 #include "registry/second_copy/copies.h"
@@ -267,7 +268,11 @@ void reset_device_peaks(c10::Device device) {
 
 std::optional<DeviceMemory> device_memory(c10::Device device) {
 #if MEMLEDGER_TORCH_AT_LEAST(10)
-  if (device_memory_is_forgotten.load(std::memory_order_relaxed)) return std::nullopt;
+  if (device_memory_is_forgotten.load(std::memory_order_relaxed)) {
+    const std::optional<DriverMemory> memory = driver_memory(index_of(device));
+    if (!memory) return std::nullopt;
+    return DeviceMemory{memory->total_bytes, memory->total_bytes - memory->used_bytes};
+  }
   CUDAAllocator* const allocator = initialized_allocator(device);
   if (allocator == nullptr) return std::nullopt;
   return unless_it_throws([&] {

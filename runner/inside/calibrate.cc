@@ -18,6 +18,7 @@
 
 #include "registry/device_statistics.h"
 #include "registry/hooks/block_observer.h"
+#include "registry/libtorch/driver_memory.h"
 #include "runner/environment.h"
 #include "runner/inside/real_devices.h"
 #include "text/output.h"
@@ -69,6 +70,7 @@ constexpr c10::DeviceType kCuda = c10::DeviceType::CUDA;
 // The first block of the program shows the context before libraries have taken anything.
 void note_context(c10::Device device) {
   if (device.index() != 0 || state().has_context.exchange(true)) return;
+  note_device_in_use(device.index());
   const auto statistics = device_statistics(device);
   const RealUse use = real_use(0);
   if (!statistics) return;

@@ -321,7 +321,7 @@ void write_about(const EndOfProcess& end, int part) {
   // Without a handler from after main began this is the last of all, and LibTorch's CUDA library
   // may be gone.
   if (end.kind == EndOfProcess::Kind::kExit && !watch().main_has_begun.load()) forget_cuda();
-  forget_device_memory();  // a copy of the process has none
+  forget_device_memory();  // CUDA refuses every call in a copy of the process
   if (end.goes_on()) {
     write_report("memledger-now", program_end(end));
   } else {

@@ -30,6 +30,12 @@ class KeepLastError {
 // Makes the context of the thread's device, or says why there is none.
 cudaError_t ready();
 
+// Why CUDA refuses every call on a real device: in a copy (fork, clone) of a process that had made
+// a context (error 3, measured with driver 580.159.04), and once the process is past the exit
+// handlers that were registered after its first context (error 4). Here those refuse by which a
+// program asks what the device is and has; the others go on.
+cudaError_t answerable();
+
 // The driver's number for the attribute is the runtime's.
 cudaError_t device_attribute(int* value, int attribute, int device);
 

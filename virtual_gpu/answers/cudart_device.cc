@@ -1,4 +1,6 @@
 // The runtime: devices, their properties, errors, versions.
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -215,11 +217,29 @@ int runtime_result(int error) { return result(static_cast<cudaError_t>(error)); 
 KeepLastError::KeepLastError() : kept_(last_error) {}
 KeepLastError::~KeepLastError() { last_error = kept_; }
 
+namespace {
+// The process that made the first context, and whether it ends.
+std::atomic<pid_t> context_process{0};
+std::atomic<bool> is_unloading{false};
+
+void note_first_context() {
+  if (context_process.exchange(getpid()) == 0) std::atexit([] { is_unloading = true; });
+}
+}  // namespace
+
 cudaError_t ready() {
   Machine& machine = Machine::get();
   if (!machine.is_device(current_device())) return cudaErrorNoDevice;
   if (!machine.make_context(current_device())) return cudaErrorMemoryAllocation;
+  if (context_process.load(std::memory_order_relaxed) == 0) note_first_context();
   return cudaSuccess;
+}
+
+cudaError_t answerable() {
+  const pid_t process = context_process.load(std::memory_order_relaxed);
+  if (process == 0) return cudaSuccess;
+  if (process != getpid()) return cudaErrorInitializationError;
+  return is_unloading ? cudaErrorCudartUnloading : cudaSuccess;
 }
 
 void pci_bus_id(char* text, int length, int machine_number) {
@@ -448,6 +468,7 @@ MEMLEDGER_ANSWER cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties,
 MEMLEDGER_ANSWER cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
   if (!text || length < 13) return result(cudaErrorInvalidValue);
   if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
+  if (const cudaError_t error = answerable()) return result(error);
   pci_bus_id(text, length, Machine::get().machine_number(device));
   return cudaSuccess;
 }

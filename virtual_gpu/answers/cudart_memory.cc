@@ -356,6 +356,7 @@ MEMLEDGER_ANSWER cudaError_t cudaHostGetFlags(unsigned* flags, void* pointer) {
 
 MEMLEDGER_ANSWER cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   if (!free_bytes || !total_bytes) return result(cudaErrorInvalidValue);
+  if (const cudaError_t error = answerable()) return result(error);
   if (const cudaError_t error = ready()) return result(error);
   const MemoryInfo info = Machine::get().memory_info(current_device());
   *free_bytes = info.free_bytes;

@@ -1,0 +1,131 @@
+#include "registry/libtorch/driver_memory.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+
+#include "registry/libtorch/cuda_symbols.h"
+
+namespace memledger {
+namespace {
+
+constexpr int kMaxDevices = 64;
+constexpr int kBusIdLength = 32;
+constexpr int kNameLength = 96;
+constexpr unsigned kMaxProcesses = 256;
+constexpr unsigned long long kNotAvailable = ~0ULL;
+
+// The third version of NVML's struct.
+struct NvmlProcess {
+  unsigned pid;
+  unsigned long long used_bytes;
+  unsigned gpu_instance, compute_instance;
+};
+
+struct NvmlMemory {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
+};
+constexpr unsigned kMemoryVersion = sizeof(NvmlMemory) | 2U << 24;
+
+using NvmlHandle = void*;
+
+template <typename F>
+F* function(void* library, const char* name) {
+  return reinterpret_cast<F*>(dlsym(library, name));
+}
+
+// Never closed.
+struct Nvml {
+  int (*handle_of_bus_id)(const char*, NvmlHandle*) = nullptr;
+  int (*name)(NvmlHandle, char*, unsigned) = nullptr;
+  int (*memory)(NvmlHandle, NvmlMemory*) = nullptr;
+  int (*processes)(NvmlHandle, unsigned*, NvmlProcess*) = nullptr;
+
+  static const Nvml& get() {
+    static const Nvml nvml = [] {
+      Nvml loaded;
+      void* const library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
+      if (library == nullptr) return loaded;
+      auto* const init = function<int()>(library, "nvmlInit_v2");
+      if (init == nullptr || init() != 0) return loaded;
+      loaded.handle_of_bus_id =
+          function<int(const char*, NvmlHandle*)>(library, "nvmlDeviceGetHandleByPciBusId_v2");
+      loaded.name = function<int(NvmlHandle, char*, unsigned)>(library, "nvmlDeviceGetName");
+      loaded.memory = function<int(NvmlHandle, NvmlMemory*)>(library, "nvmlDeviceGetMemoryInfo_v2");
+      loaded.processes = function<int(NvmlHandle, unsigned*, NvmlProcess*)>(
+          library, "nvmlDeviceGetComputeRunningProcesses_v3");
+      return loaded;
+    }();
+    return nvml;
+  }
+};
+
+struct NotedDevice {
+  std::atomic<int> state{0};  // 0: not noted, 1: being noted, 2: noted
+  std::array<char, kBusIdLength> bus_id{};
+  pid_t process = 0;
+};
+
+NotedDevice& noted(int device) {
+  static std::array<NotedDevice, kMaxDevices> devices;
+  return devices[static_cast<size_t>(device)];
+}
+
+bool is_device(int device) { return device >= 0 && device < kMaxDevices; }
+
+std::optional<int64_t> bytes_of_process(NvmlHandle handle, pid_t process) {
+  const Nvml& nvml = Nvml::get();
+  std::array<NvmlProcess, kMaxProcesses> processes{};
+  unsigned count = kMaxProcesses;
+  if (nvml.processes == nullptr || nvml.processes(handle, &count, processes.data()) != 0)
+    return std::nullopt;
+  const NvmlProcess* const end = processes.data() + std::min(count, kMaxProcesses);
+  const NvmlProcess* const own = std::find_if(processes.cbegin(), end, [&](const NvmlProcess& one) {
+    return one.pid == static_cast<unsigned>(process);
+  });
+  if (own == end || own->used_bytes == kNotAvailable) return std::nullopt;
+  return static_cast<int64_t>(own->used_bytes);
+}
+
+}  // namespace
+
+void note_device_in_use(int device) noexcept {
+  if (!is_device(device)) return;
+  NotedDevice& one = noted(device);
+  if (one.state.load(std::memory_order_relaxed) != 0) return;
+  int expected = 0;
+  if (!one.state.compare_exchange_strong(expected, 1, std::memory_order_acquire)) return;
+  using GetBusId = int(char*, int, int);
+  auto* const get_bus_id =
+      reinterpret_cast<GetBusId*>(find_symbol_of_loaded_library("cudaDeviceGetPCIBusId"));
+  if (get_bus_id == nullptr || get_bus_id(one.bus_id.data(), kBusIdLength, device) != 0) return;
+  one.process = getpid();
+  one.state.store(2, std::memory_order_release);
+}
+
+std::optional<DriverMemory> driver_memory(int device) {
+  if (!is_device(device) || noted(device).state.load(std::memory_order_acquire) != 2)
+    return std::nullopt;
+  const Nvml& nvml = Nvml::get();
+  NvmlHandle handle = nullptr;
+  NvmlMemory memory{};
+  memory.version = kMemoryVersion;
+  if (nvml.handle_of_bus_id == nullptr || nvml.memory == nullptr ||
+      nvml.handle_of_bus_id(noted(device).bus_id.data(), &handle) != 0 ||
+      nvml.memory(handle, &memory) != 0)
+    return std::nullopt;
+  DriverMemory result;
+  std::array<char, kNameLength> name{};
+  if (nvml.name != nullptr && nvml.name(handle, name.data(), kNameLength) == 0)
+    result.name = name.data();
+  result.total_bytes = static_cast<int64_t>(memory.total - memory.reserved);
+  result.used_bytes = static_cast<int64_t>(memory.used);
+  result.process_bytes = bytes_of_process(handle, noted(device).process);
+  return result;
+}
+
+}  // namespace memledger
