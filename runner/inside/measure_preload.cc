@@ -1,7 +1,7 @@
-// libmemledger_measure.so: LD_PRELOAD brings it into a program that `memledger dry-run` measures,
-// and into what that starts. It notes which files are opened for writing, and which calls fail
-// because the run's writes are held back (noted_files.h). Where there is a private folder for them,
-// it redirects them there (redirected_files.h). Here are the calls that change files;
+// libmemledger_measure.so: LD_PRELOAD brings it into a program on a virtual GPU, and into what that
+// starts. It notes which files are opened for writing and, where the run's writes are held back,
+// which calls fail because of that (noted_files.h, unreal_files.h). Where there is a private folder
+// for them, it redirects them there (redirected_files.h). Here are the calls that change files;
 // redirect_preload.cc has those that only look at them.
 //
 // Links with neither LibTorch nor the C++ library, so that it can go into anything. What stands
@@ -28,6 +28,7 @@
 #include "runner/inside/noted_files.h"
 #include "runner/inside/real_function.h"
 #include "runner/inside/redirected_files.h"
+#include "runner/inside/unreal_files.h"
 
 namespace {
 
@@ -272,9 +273,13 @@ void begin_once() {
       __atomic_exchange_n(&has_begun, true, __ATOMIC_RELAXED))
     return;
   const KeptErrno kept;
-  const char* const measured = secure_getenv(prediction::kMeasureVariable);
-  if (measured == nullptr) return;
-  begin_to_note_files(measured);
+  begin_to_leave_out_caches();
+  const char* folder = secure_getenv(prediction::kMeasureVariable);
+  if (folder == nullptr) folder = secure_getenv(prediction::kNotesVariable);
+  const char* const list = secure_getenv(prediction::kWrittenListVariable);
+  if (folder == nullptr && list != nullptr) begin_to_list_files(list);
+  if (folder == nullptr) return;
+  begin_to_note_files(folder);
   const char* const redirect = secure_getenv(prediction::kRedirectVariable);
   if (redirect != nullptr) begin_to_redirect(redirect);
 }

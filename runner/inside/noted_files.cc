@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "prediction/measure_variables.h"
+#include "runner/inside/unreal_files.h"
 
 // System calls in place of functions that libmemledger_measure.so has itself.
 
@@ -45,14 +46,20 @@ uint64_t hash_of(const char* text, uint64_t hash) {  // FNV-1a
   return hash;
 }
 
+constexpr size_t kPlaces = 1024;
+constexpr size_t kPlacesOfOne = 8;
+uint64_t seen[kPlaces];
+
+uint64_t key_of(const char* what, const char* path) {
+  const uint64_t hash = hash_of(path, hash_of(what, 14695981039346656037u));
+  return hash == 0 ? 1 : hash;
+}
+
 // Returns false for what was noted before. Two with one hash are told apart by luck alone, with 64
 // bits; where the table is full a path is noted again, and the reader takes it once.
 bool is_new(const char* what, const char* path) {
-  constexpr size_t kPlaces = 1024;
-  static uint64_t seen[kPlaces];
-  uint64_t hash = hash_of(path, hash_of(what, 14695981039346656037u));
-  if (hash == 0) hash = 1;
-  for (size_t i = 0; i < 8; ++i) {
+  const uint64_t hash = key_of(what, path);
+  for (size_t i = 0; i < kPlacesOfOne; ++i) {
     uint64_t* const place = &seen[(hash + i) % kPlaces];
     uint64_t found = 0;
     if (__atomic_compare_exchange_n(place, &found, hash, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -60,6 +67,16 @@ bool is_new(const char* what, const char* path) {
     if (found == hash) return false;
   }
   return true;
+}
+
+// It could not be noted: the next time it is new again.
+void forget(const char* what, const char* path) {
+  const uint64_t hash = key_of(what, path);
+  for (size_t i = 0; i < kPlacesOfOne; ++i) {
+    uint64_t found = hash;
+    __atomic_compare_exchange_n(&seen[(hash + i) % kPlaces], &found, 0, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
+  }
 }
 
 void append(const char* file_path, const iovec* parts, int count) {
@@ -72,6 +89,10 @@ void append(const char* file_path, const iovec* parts, int count) {
 
 void note_written_path(const char* path) {
   if (is_of_no_interest(path) || !is_new("", path)) return;
+  if (folder[0] == '\0') {
+    if (!list_file(path)) forget("", path);
+    return;
+  }
   const iovec record = {const_cast<char*>(path), strlen(path) + 1};
   append(written_files, &record, 1);
 }
@@ -136,8 +157,7 @@ struct timespec birth_of_folder() {
 KeptErrno::KeptErrno() : error_(errno) {}
 KeptErrno::~KeptErrno() { errno = error_; }
 
-void begin_to_note_files(const char* measured) {
-  if (*measured != '/' || strlen(measured) >= sizeof folder) return;
+void begin_to_leave_out_caches() {
   const char* const cache = secure_getenv("XDG_CACHE_HOME");
   const char* const home = secure_getenv("HOME");
   if (cache != nullptr && *cache == '/') {
@@ -145,6 +165,10 @@ void begin_to_note_files(const char* measured) {
   } else if (home != nullptr && *home == '/' && home[1] != '\0') {
     snprintf(cache_folder, sizeof cache_folder, "%s/.cache", home);
   }
+}
+
+void begin_to_note_files(const char* measured) {
+  if (*measured != '/' || strlen(measured) >= sizeof folder) return;
   snprintf(written_files, sizeof written_files, "%s/%s", measured, prediction::kWrittenFiles);
   snprintf(refused_files, sizeof refused_files, "%s/%s", measured, prediction::kRefusedFiles);
   memcpy(folder, measured, strlen(measured) + 1);
@@ -154,6 +178,10 @@ void begin_to_note_files(const char* measured) {
 bool are_files_noted() {
   begin_once();
   return folder[0] != '\0';
+}
+
+bool are_writes_noted() {
+  return are_files_noted() ? private_prefix == nullptr : are_files_listed();
 }
 
 void note_without_prefix(const char* prefix) { private_prefix = prefix; }
@@ -196,7 +224,7 @@ bool absolute_path(int folder_of_path, const char* path, char result[kPathBytes]
 }
 
 void note_written(int descriptor) {
-  if (!are_files_noted() || private_prefix != nullptr) return;
+  if (!are_writes_noted()) return;
   const KeptErrno kept;
   struct stat status;
   if (descriptor < 0 || fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) ||
@@ -207,7 +235,7 @@ void note_written(int descriptor) {
 }
 
 void note_written(int folder_of_path, const char* path) {
-  if (!are_files_noted() || private_prefix != nullptr) return;
+  if (!are_writes_noted()) return;
   const KeptErrno kept;
   const int file = static_cast<int>(
       syscall(SYS_openat, folder_of_path, path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0));

@@ -24,9 +24,13 @@ class KeptErrno {
 
 // Reads the variables, if nobody has yet: constructors of other libraries may run before ours.
 void begin_once();
+// Called once, before the others: what only caches hold is not noted.
+void begin_to_leave_out_caches();
 // Called once, with an absolute path. Nothing is noted before.
 void begin_to_note_files(const char* folder);
 bool are_files_noted();
+// Whether there is a place for what is written: that folder, or the list of a run (unreal_files.h).
+bool are_writes_noted();
 // Paths below it are noted without it: the run's private files stand for those. What was written is
 // not noted then, as it is there to be seen.
 void note_without_prefix(const char* prefix);

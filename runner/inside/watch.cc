@@ -84,7 +84,7 @@ int rank_of_this_process() { return environment::rank(&value_of); }
 
 ProcessOfRun this_process() {
   return {watch().process, rank_of_this_process(), watch().settings.full_report,
-          !watch().settings.saved_report.empty()};
+          !watch().settings.saved_report.empty(), watch().settings.folder};
 }
 
 void tell(const absl::Status& status) { memledger::tell({std::string(status.message())}); }
@@ -234,7 +234,7 @@ void write_saved_report(const ProgramEnd& end) {
 void write_report(const std::string& file_stem, const ProgramEnd& end) {
   CollectedRunPtr run;
   if (!end.goes_on()) run = std::move(watch().at_interpreters_end);
-  if (run == nullptr) run = collect_run(this_process(), /*every_row=*/false);
+  if (run == nullptr) run = collect_run(this_process(), /*every_row=*/false, end.goes_on());
   write(file_stem, "report", run_report_text(*run, end));
 }
 
