@@ -281,7 +281,7 @@ void begin_once() {
   if (folder == nullptr) return;
   begin_to_note_files(folder);
   const char* const redirect = secure_getenv(prediction::kRedirectVariable);
-  if (redirect != nullptr) begin_to_redirect(redirect);
+  if (redirect != nullptr) begin_to_redirect(redirect, folder);
 }
 
 }  // namespace memledger::inside

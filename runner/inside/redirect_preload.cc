@@ -25,6 +25,7 @@
 #include <unistd.h>
 #include <utime.h>
 
+#include "prediction/measure_variables.h"
 #include "runner/inside/noted_files.h"
 #include "runner/inside/real_function.h"
 #include "runner/inside/redirected_files.h"
@@ -334,6 +335,8 @@ constexpr size_t kNeededVariables = sizeof needed_variables / sizeof *needed_var
 
 __attribute__((constructor)) void read_needed_variables() {
   if (!is_redirecting()) return;
+  if (getenv(memledger::prediction::kMeasureVariable) == nullptr)
+    needed_variables[1].name = "MEMLEDGER_NOTES=";
   Dl_info library = {};
   if (dladdr(reinterpret_cast<void*>(&read_needed_variables), &library) == 0) return;
   for (NeededVariable& variable : needed_variables) {
