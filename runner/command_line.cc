@@ -231,10 +231,10 @@ Command declare_run(RunWords& words) {
        "workspaces are as they were there."},
       {"--writes", "allow|discard", &words.writes,
        "Let the program write for real (allow, the default), or discard what\n"
-       "it writes when it ends (discard). Reports stay. Requires --virtual-gpu."},
+       "it writes when it ends (discard); reports stay. For --virtual-gpu."},
       {"--writes-limit", "SIZE", &words.writes_limit,
-       "With --writes=discard: hold at most so much of it, in memory: 8GiB. The\n"
-       "default is half of what is free."},
+       "With --writes=discard, hold at most so much of it, in memory: 8GiB.\n"
+       "The default is half of what is free."},
       {"--log", "FOLDER", &options.log_folder,
        "Write reports to files in FOLDER instead of standard error.\n"
        "In all paths %r is the rank, %p the process and %% a percent sign.",
