@@ -159,8 +159,10 @@ int become(RunOptions options, const HeldRun& run, const std::string& outputs,
 }  // namespace
 
 int run_discarding(const RunOptions& options) {
-  // A dry run holds it already.
-  if (std::getenv(prediction::kMeasureVariable) != nullptr) return run_program(options);
+  // Within a run whose writes are held this one's are.
+  for (const char* const variable : {prediction::kMeasureVariable, prediction::kNotesVariable}) {
+    if (std::getenv(variable) != nullptr) return run_program(options);
+  }
   std::optional<ScratchFolder> scratch(std::in_place);
   const std::string outputs = scratch->path() + "/out";
   HeldRun run;

@@ -27,6 +27,7 @@ char refused_files[kPathBytes + sizeof prediction::kRefusedFiles];
 char cache_folder[kPathBytes];
 const char* private_prefix;  // null: there is none
 struct timespec began;       // the run
+bool is_namespaces_root;
 
 bool is_in(const char* path, const char* outer) {
   const size_t length = strlen(outer);
@@ -97,8 +98,15 @@ void note_written_path(const char* path) {
   append(written_files, &record, 1);
 }
 
+// What the kernel shows of other processes is refused to many.
+bool is_of_processes(const char* what, const char* path) {
+  return is_in(path, "/proc") &&
+         (strstr(what, ": EACCES") != nullptr || strstr(what, ": EPERM") != nullptr);
+}
+
 void note_refused_path(const char* what, const char* path) {
-  if (path[0] != '/' || is_in(path, folder) || !is_new(what, path)) return;
+  if (path[0] != '/' || is_in(path, folder) || is_of_processes(what, path) || !is_new(what, path))
+    return;
   const iovec record[2] = {{const_cast<char*>(what), strlen(what) + 1},
                            {const_cast<char*>(path), strlen(path) + 1}};
   append(refused_files, record, 2);
@@ -109,9 +117,19 @@ struct ErrorName {
   const char* name;
 };
 constexpr ErrorName kErrorNames[] = {
-    {EXDEV, "EXDEV"},   {EOVERFLOW, "EOVERFLOW"}, {EROFS, "EROFS"}, {ENOSPC, "ENOSPC"},
-    {EBUSY, "EBUSY"},   {EDQUOT, "EDQUOT"},       {EIO, "EIO"},     {ENOSYS, "ENOSYS"},
-    {EACCES, "EACCES"}, {EPERM, "EPERM"},         {EFBIG, "EFBIG"}, {ECONNREFUSED, "ECONNREFUSED"},
+    {EXDEV, "EXDEV"},
+    {EOVERFLOW, "EOVERFLOW"},
+    {EROFS, "EROFS"},
+    {ENOSPC, "ENOSPC"},
+    {EINVAL, "EINVAL"},
+    {EBUSY, "EBUSY"},
+    {EDQUOT, "EDQUOT"},
+    {EIO, "EIO"},
+    {ENOSYS, "ENOSYS"},
+    {EACCES, "EACCES"},
+    {EPERM, "EPERM"},
+    {EFBIG, "EFBIG"},
+    {ECONNREFUSED, "ECONNREFUSED"},
 };
 
 const char* name_of(int error) {
@@ -124,6 +142,10 @@ const char* name_of(int error) {
 // What a program alone with its files meets as well, like EACCES, is no reason to doubt a run.
 // Where writes are redirected, EROFS is the real file system's.
 bool comes_of_holding(int error, Errors errors) {
+  if (is_namespaces_root && errors != Errors::kOfSpace && (error == EACCES || error == EPERM))
+    return true;
+  if (errors == Errors::kOfOwners)
+    return error == EOVERFLOW || (is_namespaces_root && error == EINVAL);
   // A redirected run has a limit for each file.
   if (error == EFBIG && private_prefix != nullptr) return true;
   if (errors == Errors::kOfSpace) return error == ENOSPC || error == EDQUOT;
@@ -137,6 +159,19 @@ using What = char[64];
 bool is_before(const statx_timestamp& time, const struct timespec& other) {
   return time.tv_sec != other.tv_sec ? time.tv_sec < other.tv_sec
                                      : time.tv_nsec < static_cast<uint32_t>(other.tv_nsec);
+}
+
+// Whether root is the only user of this namespace, as PrivateRoot makes it.
+bool knows_root_alone() {
+  const int file = static_cast<int>(
+      syscall(SYS_openat, AT_FDCWD, "/proc/self/uid_map", O_RDONLY | O_CLOEXEC, 0));
+  if (file < 0) return false;
+  char map[64] = "";
+  const long length = syscall(SYS_read, file, map, sizeof map - 1);
+  close(file);
+  unsigned long inside = 1, outside = 1, count = 0;
+  return length > 0 && sscanf(map, "%lu %lu %lu", &inside, &outside, &count) == 3 && inside == 0 &&
+         outside == 0 && count == 1;
 }
 
 // The folder was made for this run. Not all file systems know when.
@@ -173,6 +208,7 @@ void begin_to_note_files(const char* measured) {
   snprintf(refused_files, sizeof refused_files, "%s/%s", measured, prediction::kRefusedFiles);
   memcpy(folder, measured, strlen(measured) + 1);
   began = birth_of_folder();
+  is_namespaces_root = geteuid() == 0 && knows_root_alone();
 }
 
 bool are_files_noted() {
@@ -182,6 +218,11 @@ bool are_files_noted() {
 
 bool are_writes_noted() {
   return are_files_noted() ? private_prefix == nullptr : are_files_listed();
+}
+
+bool is_root_of_namespace() {
+  begin_once();
+  return is_namespaces_root;
 }
 
 void note_without_prefix(const char* prefix) { private_prefix = prefix; }
@@ -272,8 +313,8 @@ void note_error(const char* call, int error, int folder_of_path, const char* pat
   note_refusal(what, folder_of_path, path);
 }
 
-void note_failure(const char* call, int folder_of_path, const char* path) {
-  if (are_files_noted() && comes_of_holding(errno, Errors::kOfFolders))
+void note_failure(const char* call, int folder_of_path, const char* path, Errors errors) {
+  if (are_files_noted() && comes_of_holding(errno, errors))
     note_error(call, errno, folder_of_path, path);
 }
 

@@ -44,13 +44,18 @@ bool path_of_descriptor(int descriptor, char result[kPathBytes]);
 void note_written(int descriptor);
 void note_written(int folder, const char* path);
 
+// Whether this is root in a namespace of users, who has not all of root's rights.
+bool is_root_of_namespace();
+
 // Which errors of a call are noted.
 enum class Errors {
   kOfFolders,  // what another file system or a full one can cause
+  kOfOwners,   // what users and groups that are not known can cause
   kOfSpace,    // only that nothing is left
 };
 // After a call failed with errno.
-void note_failure(const char* call, int folder, const char* path);
+void note_failure(const char* call, int folder, const char* path,
+                  Errors errors = Errors::kOfFolders);
 void note_failure(const char* call, int descriptor, Errors errors);
 // Whatever errno is.
 void note_refusal(const char* what, int folder, const char* path);

@@ -94,7 +94,7 @@ struct Waiting {
   bool is_program;          // the child
   bool is_witness = false;  // see foreground.h
   // Called once SIGTERM has come, or its own parent has ended.
-  void (*end)(pid_t child);
+  void (*end)(pid_t child) = nullptr;
   pid_t parent = 0;  // 0: whatever it does
 };
 

@@ -201,6 +201,10 @@ WriteHold::WriteHold(const WriteHoldOptions& options) : options_(options) {}
 absl::StatusOr<WriteHold> WriteHold::choose(const WriteHoldOptions& options) {
   WriteHold hold(options);
   if (options.writes.policy == WritePolicy::kAllow) return hold;
+  if (std::getenv(prediction::kRedirectVariable) != nullptr)
+    return absl::FailedPreconditionError(
+        "this is within a run that is redirected, where no second one can be: --writes=allow lets "
+        "the program write into the first one's private folder");
   static const auto* const root = new absl::Status(try_root(options));
   if (root->ok()) {
     hold.held_by_ = WritesHeldBy::kNamespace;

@@ -163,6 +163,22 @@ if unshare --mount true 2>/dev/null; then
   check "a full layer" matches ../err '^memledger run: a call on files was not answered as it is without --writes=discard: write: ENOSPC, .*/large$'
 fi
 
+# Dry runs where Landlock holds: what is left when the command is killed, and one within another.
+if [[ " ${ways[*]} " == *" landlock "* ]]; then
+  "$without_namespaces" "$memledger" dry-run --gpu=h100 -- bash -c 'setsid env -i bash -c "sleep 20.75; :" & touch begun; sleep 20.75' >../out 2>../err &
+  process=$!
+  for ((i = 0; i < 300; i++)); do
+    [[ -n "$(pgrep -f 'sleep 20.75; :')" ]] && break
+    sleep 0.1
+  done
+  kill -KILL "$process"
+  wait "$process" 2>/dev/null
+  sleep 0.5
+  check "a killed dry run's daemons" equal "$(pgrep -f 'sleep 20.75')" ""
+  "$without_namespaces" "$memledger" dry-run --gpu=h100 -- "$memledger" dry-run --gpu=h100 -- "$program" known >../out 2>../err
+  check "a dry run within another: why not" has ../err "this is within a run that is redirected, where no second one can be: --writes=allow"
+fi
+
 # Where nothing holds, nothing is run.
 status=0
 "$without_namespaces" --landlock "$memledger" run --virtual-gpu=h100 --writes=discard -- bash -c 'echo ran' >../out 2>../err || status="$?"
