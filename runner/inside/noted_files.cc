@@ -169,9 +169,10 @@ bool knows_root_alone() {
   char map[64] = "";
   const long length = syscall(SYS_read, file, map, sizeof map - 1);
   close(file);
-  unsigned long inside = 1, outside = 1, count = 0;
-  return length > 0 && sscanf(map, "%lu %lu %lu", &inside, &outside, &count) == 3 && inside == 0 &&
-         outside == 0 && count == 1;
+  if (length <= 0) return false;
+  char* at = map;
+  const unsigned long inside = strtoul(at, &at, 10), outside = strtoul(at, &at, 10);
+  return inside == 0 && outside == 0 && strtoul(at, &at, 10) == 1;
 }
 
 // The folder was made for this run. Not all file systems know when.
