@@ -104,6 +104,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   runner/run_command.cc
   runner/run_specification.cc
   runner/scratch_folder.cc
+  runner/writes/foreground.cc
   runner/writes/inherited_files.cc
   runner/writes/landlock_rules.cc
   runner/writes/layer_files.cc
@@ -114,6 +115,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   runner/writes/refusals.cc
   runner/writes/supervised.cc
   runner/writes/write_hold.cc
+  runner/written_list.cc
   text/bytes.cc
   text/csv.cc
   text/dtype.cc
@@ -222,6 +224,7 @@ set(MEMLEDGER_MEASURE_SOURCES
   runner/inside/noted_files.cc
   runner/inside/redirect_preload.cc
   runner/inside/redirected_files.cc
+  runner/inside/unreal_files.cc
 )
 
 # The command `memledger`. It does not load LibTorch.
@@ -240,6 +243,7 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/allocator_setting.cc
   runner/child_process.cc
   runner/command_line.cc
+  runner/discarding_run.cc
   runner/dry_run.cc
   runner/dry_run_command.cc
   runner/dry_run_messages.cc
@@ -260,6 +264,7 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/scratch_folder.cc
   runner/validate_command.cc
   runner/version_text.cc
+  runner/writes/foreground.cc
   runner/writes/inherited_files.cc
   runner/writes/landlock_rules.cc
   runner/writes/layer_files.cc
@@ -270,6 +275,7 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/writes/refusals.cc
   runner/writes/supervised.cc
   runner/writes/write_hold.cc
+  runner/written_list.cc
   text/bytes.cc
   text/html.cc
   text/json.cc

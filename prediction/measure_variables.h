@@ -12,6 +12,11 @@ inline constexpr char kUntilVariable[] = "MEMLEDGER_MEASURE_UNTIL";  // step, an
 // Ends as `step` does, but steps that differ do not have to come again: no two are alike.
 inline constexpr char kUntilAnyStep[] = "any_step";
 
+// The same folder for a program that is not measured, but whose writes are held back.
+inline constexpr char kNotesVariable[] = "MEMLEDGER_NOTES";
+// The list of files that are written on a virtual GPU (runner/inside/unreal_files.h).
+inline constexpr char kWrittenListVariable[] = "MEMLEDGER_WRITTEN";
+
 // PID.progress: one line, replaced in place while the process runs.
 inline constexpr char kProgressExtension[] = ".progress";
 // The paths of written files, each ended by a zero byte, as a path may hold a newline; all

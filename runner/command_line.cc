@@ -125,6 +125,7 @@ OutputFile timeline() {
 struct RunWords {
   RunOptions options;
   OptionalValue report;
+  std::optional<std::string> writes, writes_limit;
 };
 
 // An option that wins over the caller's variable.
@@ -162,6 +163,19 @@ absl::Status check_setting(const SettingOption& setting) {
   return is_of_caller ? check_output(*setting.output, name, value) : absl::OkStatus();
 }
 
+absl::Status take_writes(const std::optional<std::string>& writes,
+                         const std::optional<std::string>& limit, WriteOptions& options) {
+  if (writes && *writes != "discard" && *writes != "allow")
+    return invalid(absl::StrCat("--writes=", *writes, ": it is discard or allow"));
+  if (writes) options.policy = *writes == "allow" ? WritePolicy::kAllow : WritePolicy::kDiscard;
+  if (!limit) return absl::OkStatus();
+  const std::optional<uint64_t> bytes = virtual_gpu::parse_bytes(*limit);
+  if (!bytes || *bytes == 0)
+    return invalid(absl::StrCat("--writes-limit=", *limit, ": it is a size, such as 8GiB"));
+  options.limit_bytes = *bytes;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Request> finish_run(RunWords& words) {
   RunOptions& options = words.options;
   if (!words.report.value.empty() && words.report.value != "full")
@@ -179,6 +193,14 @@ absl::StatusOr<Request> finish_run(RunWords& words) {
     if (const absl::Status status = check_gpu("--virtual-gpu", options.virtual_gpu); !status.ok())
       return status;
   }
+  if (words.writes) {
+    const absl::Status status = take_writes(words.writes, words.writes_limit, options.writes);
+    if (!status.ok()) return status;
+  }
+  if (words.writes_limit && words.writes != "discard")
+    return invalid("--writes-limit requires --writes=discard");
+  if (words.writes == "discard" && options.virtual_gpu.empty())
+    return invalid("--writes=discard requires --virtual-gpu");
   if (!options.calibration.empty()) {
     if (options.virtual_gpu.empty()) return invalid("--calibration requires --virtual-gpu");
     if (const absl::Status status = calibrate(options.calibration, options.virtual_gpu);
@@ -207,6 +229,12 @@ Command declare_run(RunWords& words) {
       {"--calibration", "FILE", &options.calibration,
        "What `memledger validate` measured of such a GPU: contexts and cuDNN's\n"
        "workspaces are as they were there."},
+      {"--writes", "allow|discard", &words.writes,
+       "Let the program write for real (allow, the default), or discard what\n"
+       "it writes when it ends (discard); reports stay. For --virtual-gpu."},
+      {"--writes-limit", "SIZE", &words.writes_limit,
+       "With --writes=discard, hold at most so much of it, in memory: 8GiB.\n"
+       "The default is half of what is free."},
       {"--log", "FOLDER", &options.log_folder,
        "Write reports to files in FOLDER instead of standard error.\n"
        "In all paths %r is the rank, %p the process and %% a percent sign.",
@@ -300,19 +328,6 @@ absl::Status take_until(const std::optional<std::string>& until, bool& until_exi
 absl::Status take_timeout(const std::optional<std::string>& timeout, int& timeout_s) {
   if (timeout && (!absl::SimpleAtoi(*timeout, &timeout_s) || timeout_s < 1))
     return invalid(absl::StrCat("--timeout=", *timeout, ": it is a number of seconds"));
-  return absl::OkStatus();
-}
-
-absl::Status take_writes(const std::optional<std::string>& writes,
-                         const std::optional<std::string>& limit, WriteOptions& options) {
-  if (writes && *writes != "discard" && *writes != "allow")
-    return invalid(absl::StrCat("--writes=", *writes, ": it is discard or allow"));
-  if (writes == "allow") options.policy = WritePolicy::kAllow;
-  if (!limit) return absl::OkStatus();
-  const std::optional<uint64_t> bytes = virtual_gpu::parse_bytes(*limit);
-  if (!bytes || *bytes == 0)
-    return invalid(absl::StrCat("--writes-limit=", *limit, ": it is a size, such as 8GiB"));
-  options.limit_bytes = *bytes;
   return absl::OkStatus();
 }
 

@@ -86,8 +86,7 @@ void tell_last_lines(const std::string& command, const prediction::ProgramEnd& p
       absl::StrCat(command, ": the last lines of the program:\n", program.last_lines, "\n"));
 }
 
-void TouchedFiles::add(const prediction::Prediction& prediction) {
-  const prediction::Writes& writes = prediction.writes;
+void TouchedFiles::add(const prediction::Writes& writes) {
   for (const prediction::LayerFile& file : writes.files) {
     prediction::LayerFile& known = files.try_emplace(file.path, file).first->second;
     known.is_removed = known.is_removed && file.is_removed;
@@ -97,10 +96,15 @@ void TouchedFiles::add(const prediction::Prediction& prediction) {
   removed_count = std::max(removed_count, writes.removed_count);
   bytes = std::max(bytes, writes.bytes);
   are_held = writes.held_by != prediction::WritesHeldBy::kNothing;
+}
+
+void TouchedFiles::add(const prediction::Prediction& prediction) {
+  add(prediction.writes);
   have_zeros = have_zeros || !prediction.devices.empty();
 }
 
-void tell_of_files(const std::string& command, const TouchedFiles& files) {
+void tell_of_files(const std::string& command, const TouchedFiles& files,
+                   std::string_view otherwise) {
   const std::string written = number_of_files(files.written_count);
   const std::string list = list_of(files, /*removed=*/false, files.written_count);
   if (files.are_held) {
@@ -112,7 +116,7 @@ void tell_of_files(const std::string& command, const TouchedFiles& files) {
                       number_of_files(files.removed_count),
                       list_of(files, /*removed=*/true, files.removed_count));
     }
-    if (!text.empty()) tell({command, ": outside a dry run the program would have ", text});
+    if (!text.empty()) tell({command, ": ", otherwise, " the program would have ", text});
   } else if (files.written_count > 0 && !files.have_zeros) {
     tell({command, ": the program wrote ", written, list});
   } else if (files.written_count > 0) {

@@ -42,11 +42,14 @@ struct TouchedFiles {
   bool are_held = false;    // nothing was written for real
   bool have_zeros = false;  // the program used a GPU
 
+  void add(const prediction::Writes& writes);
   void add(const prediction::Prediction& prediction);
 };
 
 // Says what the program would have written, or warns of what it wrote, as it is made of zeros.
-void tell_of_files(const std::string& command, const TouchedFiles& files);
+// `otherwise`: what the sentence begins with.
+void tell_of_files(const std::string& command, const TouchedFiles& files,
+                   std::string_view otherwise = "outside a dry run");
 
 // Has `note` called at SIGINT, SIGTERM and SIGHUP, where they are not ignored, as under nohup.
 void note_signals(void (*note)(int signal));

@@ -71,6 +71,9 @@ std::vector<Variable> format(const Settings& settings) {
   if (settings.report_near) result.push_back({kReportNear, std::to_string(*settings.report_near)});
   if (settings.process != 0) result.push_back({kProcess, std::to_string(settings.process)});
   if (!settings.folder.empty()) result.push_back({kFolder, settings.folder});
+  result.push_back({kOutputs, settings.outputs.empty()
+                                  ? std::nullopt
+                                  : std::optional<std::string>(settings.outputs)});
   return result;
 }
 
@@ -88,6 +91,7 @@ Settings parse(const Lookup& lookup) {
   result.report_near = to_number(right_text_of(lookup, kReportNear));
   result.process = number_of(lookup, kProcess).value_or(0);
   result.folder = text_of(lookup, kFolder);
+  result.outputs = text_of(lookup, kOutputs);
   LineSettings& lines = result.lines;
   lines.functions = lines_of(text_of(lookup, kLines));
   if (lines.functions.empty()) return result;

@@ -48,6 +48,9 @@ inline constexpr char kLinesHtml[] = "MEMLEDGER_LINES_HTML";
 
 // The folder that relative paths above start from: the caller's.
 inline constexpr char kFolder[] = "MEMLEDGER_FOLDER";
+// A folder that stands for `/` in the paths above, so that reports get out of a run whose own files
+// are discarded.
+inline constexpr char kOutputs[] = "MEMLEDGER_OUTPUTS";
 // The number of the process that the runner became.
 inline constexpr char kProcess[] = "MEMLEDGER_RUN_PROCESS";
 // For the preloaded library: the path of libmemledger.so, and the LibTorch release it was built for
@@ -89,7 +92,8 @@ struct Settings {
   std::string report_on;           // SIGUSR2
   std::optional<int> report_near;  // percent; unset: kDefaultReportNear
   std::string folder;
-  int process = 0;  // 0: not known
+  std::string outputs;  // empty: `/`
+  int process = 0;      // 0: not known
 };
 
 struct Variable {

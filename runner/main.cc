@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "runner/command_line.h"
+#include "runner/discarding_run.h"
 #include "text/output.h"
 
 namespace {
@@ -42,7 +43,11 @@ int carry_out(const PrintText& request) {
   return status.ok() ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-int carry_out(const RunOptions& options) { return run_program(options); }
+int carry_out(const RunOptions& options) {
+  using memledger::runner::WritePolicy;
+  return options.writes.policy == WritePolicy::kDiscard ? run_discarding(options)
+                                                        : run_program(options);
+}
 
 int carry_out(const DryRunOptions& options) { return dry_run_command(options); }
 

@@ -18,6 +18,7 @@
 #include "runner/linked_libtorch.h"
 #include "runner/locations.h"
 #include "runner/program_file.h"
+#include "runner/written_list.h"
 #include "text/output.h"
 #include "virtual_gpu/specification.h"
 
@@ -83,6 +84,7 @@ environment::Settings settings_of(const RunOptions& options) {
   settings.lines = options.lines;
   settings.report_on = options.report_on.value_or("");
   settings.report_near = options.report_near;
+  settings.outputs = options.outputs_folder;
   settings.process = getpid();  // which the program keeps
   std::error_code error;
   settings.folder = std::filesystem::current_path(error).string();
@@ -120,9 +122,13 @@ absl::Status set_environment(const RunOptions& options, bool takes_libraries,
   variables.push_back({environment::kLibTorch, MEMLEDGER_LIBTORCH});
   variables.push_back({kRunVariable, run_that_begins_now()});
   std::vector<std::string> libraries = {locations->preload_library};
-  if (std::getenv(prediction::kMeasureVariable) != nullptr)
-    libraries.push_back(locations->measure_library);
+  const bool notes_files = std::getenv(prediction::kMeasureVariable) != nullptr ||
+                           std::getenv(prediction::kNotesVariable) != nullptr;
+  if (notes_files || !options.virtual_gpu.empty()) libraries.push_back(locations->measure_library);
   if (!options.virtual_gpu.empty()) {
+    const std::string list = notes_files ? "" : make_written_list(getpid());
+    variables.push_back({prediction::kWrittenListVariable,
+                         list.empty() ? std::nullopt : std::optional<std::string>(list)});
     absl::StatusOr<std::vector<std::string>> virtual_gpu = virtual_gpu_libraries(*locations);
     if (!virtual_gpu.ok()) return virtual_gpu.status();
     libraries.insert(libraries.end(), virtual_gpu->begin(), virtual_gpu->end());

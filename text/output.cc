@@ -25,6 +25,9 @@
 
 #include "text/names.h"
 
+// libmemledger_measure.so, where it is preloaded (runner/inside/unreal_files_names.h).
+extern "C" __attribute__((weak)) void memledger_own_file(int change);
+
 namespace memledger {
 namespace {
 
@@ -98,6 +101,20 @@ Written write_some(int descriptor, std::string_view text) noexcept {
   return written;
 }
 
+// While it lives, files that are opened and renamed are not noted as the program's.
+class OwnFile {
+ public:
+  OwnFile() { change(1); }
+  ~OwnFile() { change(-1); }
+  OwnFile(const OwnFile&) = delete;
+  OwnFile& operator=(const OwnFile&) = delete;
+
+ private:
+  static void change(int change) {
+    if (memledger_own_file != nullptr) memledger_own_file(change);
+  }
+};
+
 // Keeps our files from taking the numbers of standard streams that the program has closed.
 int away_from_standard(int descriptor) noexcept {
   if (descriptor < 0 || descriptor > STDERR_FILENO) return descriptor;
@@ -109,6 +126,7 @@ int away_from_standard(int descriptor) noexcept {
 }
 
 int open_file(const std::string& path, int flags) noexcept {
+  const OwnFile own;
   int descriptor = -1;
   do {
     descriptor = ::open(path.c_str(), flags | O_WRONLY | O_CLOEXEC | O_NOCTTY, 0666);
@@ -366,6 +384,7 @@ absl::StatusOr<std::string> write_beside(const Target& target, std::string_view 
 
 absl::Status put_in_place(const std::string& temporary, const std::string& final_path,
                           std::string_view what, const std::string& path) {
+  const OwnFile own;
   if (::rename(temporary.c_str(), final_path.c_str()) == 0) {
     note_temporary("");
     return absl::OkStatus();

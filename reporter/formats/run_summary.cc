@@ -610,6 +610,23 @@ std::string reads_text(const ZeroReads& reads) {
       reads.first_place.empty() ? "" : " at " + printable(short_place(reads.first_place)));
 }
 
+std::string files_text(const UnrealFiles& files, const std::string& folder) {
+  constexpr size_t kShown = 5;
+  std::string list;
+  for (size_t i = 0; i < std::min(kShown, files.paths.size()); ++i) {
+    const std::string& path = files.paths[i];
+    const bool is_below = !folder.empty() && path.rfind(folder + "/", 0) == 0;
+    list += (i == 0 ? "" : ", ") + printable(is_below ? path.substr(folder.size() + 1) : path);
+  }
+  if (files.count > kShown) list += fmt::format(" and {} more", files.count - kShown);
+  return fmt::format(
+      "{}{} written while the GPU's values were not real: {} ({} may hold zeros or made-up "
+      "numbers)",
+      files.is_complete ? "" : "at least ",
+      files.count == 1 ? "1 file was" : fmt::format("{} files were", files.count), list,
+      files.count == 1 ? "it" : "they");
+}
+
 size_t count_lines(const std::vector<Told>& devices, size_t largest, bool with_states) {
   size_t lines = 0;
   for (const Told& told : devices) {
@@ -681,7 +698,8 @@ std::string run_summary(const RunReport& run, size_t most_lines) {
   for (const RunOfDevice& device : run.devices)
     devices.push_back(tell_of(run, device, has_gpu && device.peak.device.is_cpu()));
   const bool has_reads = run.reads && run.reads->count > 0;
-  const size_t room = most_lines - 1 - (has_reads ? 1 : 0);
+  const bool has_files = run.unreal_files && run.unreal_files->count > 0;
+  const size_t room = most_lines - 1 - (has_reads ? 1 : 0) - (has_files ? 1 : 0);
   size_t largest = kLargest;
   while (largest > kFewRows && count_lines(devices, largest, true) > room) --largest;
   const bool with_states = count_lines(devices, largest, true) <= room;
@@ -700,6 +718,7 @@ std::string run_summary(const RunReport& run, size_t most_lines) {
     lines.push_back(fmt::format("… {} more lines", left_out));
   }
   if (has_reads) lines.push_back(reads_text(*run.reads));
+  if (has_files) lines.push_back(files_text(*run.unreal_files, run.folder));
   std::string text;
   for (std::string& line : lines) {
     line.resize(line.find_last_not_of(' ') + 1);

@@ -40,6 +40,13 @@ struct ZeroReads {
   std::string first_place;  // may be empty
 };
 
+// Files that were written once a value of the device was read that is not the real one.
+struct UnrealFiles {
+  uint64_t count = 0;
+  bool is_complete = true;         // else there may be more
+  std::vector<std::string> paths;  // absolute, the first ones
+};
+
 struct RunReport {
   std::string title;     // train.py ended (0) after 12.3 s (process 71, rank 0)
   std::string hint;      // what the first line ends with
@@ -48,6 +55,8 @@ struct RunReport {
   int64_t baseline_step = 0;  // 0: none
   std::vector<RunOfDevice> devices;
   std::optional<ZeroReads> reads;
+  std::optional<UnrealFiles> unreal_files;  // empty: no such value was read, or nothing is known
+  std::string folder;                       // paths below it are shown without it
 };
 
 // What the bytes of a device are for, in the order in which it is told.

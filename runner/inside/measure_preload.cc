@@ -1,7 +1,7 @@
-// libmemledger_measure.so: LD_PRELOAD brings it into a program that `memledger dry-run` measures,
-// and into what that starts. It notes which files are opened for writing, and which calls fail
-// because the run's writes are held back (noted_files.h). Where there is a private folder for them,
-// it redirects them there (redirected_files.h). Here are the calls that change files;
+// libmemledger_measure.so: LD_PRELOAD brings it into a program on a virtual GPU, and into what that
+// starts. It notes which files are opened for writing and, where the run's writes are held back,
+// which calls fail because of that (noted_files.h, unreal_files.h). Where there is a private folder
+// for them, it redirects them there (redirected_files.h). Here are the calls that change files;
 // redirect_preload.cc has those that only look at them.
 //
 // Links with neither LibTorch nor the C++ library, so that it can go into anything. What stands
@@ -28,6 +28,7 @@
 #include "runner/inside/noted_files.h"
 #include "runner/inside/real_function.h"
 #include "runner/inside/redirected_files.h"
+#include "runner/inside/unreal_files.h"
 
 namespace {
 
@@ -76,9 +77,12 @@ bool redirects(int flags) {
   return memledger::inside::has_redirected() || (is_redirecting() && writes(flags));
 }
 
+// Whether root was not let into a file of another user, whom a namespace of users does not know.
+bool is_foreign_to_root() { return errno == EACCES && memledger::inside::is_root_of_namespace(); }
+
 // After a call that opened a file, or failed to.
 int opened(int descriptor, const char* call, int at, const char* path, int flags) {
-  if (!writes(flags)) return descriptor;
+  if (!writes(flags) && (descriptor >= 0 || !is_foreign_to_root())) return descriptor;
   if (descriptor < 0) {
     note_failure(call, at, path);
   } else if ((flags & O_TMPFILE) != O_TMPFILE) {
@@ -88,7 +92,7 @@ int opened(int descriptor, const char* call, int at, const char* path, int flags
 }
 
 FILE* opened(FILE* file, const char* call, const char* path, int flags) {
-  if (!writes(flags)) return file;
+  if (!writes(flags) && (file != nullptr || !is_foreign_to_root())) return file;
   if (file == nullptr) {
     note_failure(call, AT_FDCWD, path);
   } else {
@@ -137,6 +141,11 @@ Result written(Result result, const char* call, int descriptor, Errors errors = 
   return result;
 }
 
+int linked(int result, int from_at, const char* from, int to_at, const char* to) {
+  if (result < 0 && errno == EXDEV) note_failure("link from", from_at, from);
+  return checked(result, "link", to_at, to);
+}
+
 int renamed(int result, int from_at, const char* from, int to_at, const char* to) {
   if (result == 0) note_written(to_at, to);
   // Between two file systems it is refused without us, too.
@@ -161,6 +170,24 @@ void note_unwritten(FILE* file) {
   const int descriptor = fileno(file);
   errno = error;
   note_failure("write", descriptor, Errors::kOfSpace);
+}
+
+// Copies some of the bytes, as copy_file_range() may. On the stack, as everywhere here.
+ssize_t copied_by_hand(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes) {
+  char part[16384];
+  const size_t wanted = bytes < sizeof part ? bytes : sizeof part;
+  const ssize_t found =
+      from_at == nullptr ? read(from, part, wanted) : pread64(from, part, wanted, *from_at);
+  if (found <= 0) return found;
+  const auto length = static_cast<size_t>(found);
+  const ssize_t done =
+      to_at == nullptr ? write(to, part, length) : pwrite64(to, part, length, *to_at);
+  // What was read and not written has to be read again.
+  if (from_at == nullptr && done < found) lseek64(from, (done < 0 ? 0 : done) - found, SEEK_CUR);
+  if (done <= 0) return done;
+  if (from_at != nullptr) *from_at += done;
+  if (to_at != nullptr) *to_at += done;
+  return done;
 }
 
 // The kernel tells the path of a mapped file only if the whole mapping is named.
@@ -272,11 +299,15 @@ void begin_once() {
       __atomic_exchange_n(&has_begun, true, __ATOMIC_RELAXED))
     return;
   const KeptErrno kept;
-  const char* const measured = secure_getenv(prediction::kMeasureVariable);
-  if (measured == nullptr) return;
-  begin_to_note_files(measured);
+  begin_to_leave_out_caches();
+  const char* folder = secure_getenv(prediction::kMeasureVariable);
+  if (folder == nullptr) folder = secure_getenv(prediction::kNotesVariable);
+  const char* const list = secure_getenv(prediction::kWrittenListVariable);
+  if (folder == nullptr && list != nullptr) begin_to_list_files(list);
+  if (folder == nullptr) return;
+  begin_to_note_files(folder);
   const char* const redirect = secure_getenv(prediction::kRedirectVariable);
-  if (redirect != nullptr) begin_to_redirect(redirect);
+  if (redirect != nullptr) begin_to_redirect(redirect, folder);
 }
 
 }  // namespace memledger::inside
@@ -399,13 +430,13 @@ MEMLEDGER_IN_FRONT int renameat2(int from_at, const char* from, int to_at, const
 MEMLEDGER_IN_FRONT int link(const char* from, const char* to) {
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, const char*)> real("link");
   if (is_redirecting()) return redirected::link(AT_FDCWD, from, AT_FDCWD, to, 0);
-  return checked(real.get()(from, to), "link", AT_FDCWD, to);
+  return linked(real.get()(from, to), AT_FDCWD, from, AT_FDCWD, to);
 }
 MEMLEDGER_IN_FRONT int linkat(int from_at, const char* from, int to_at, const char* to, int flags) {
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, int, const char*, int)> real(
       "linkat");
   if (is_redirecting()) return redirected::link(from_at, from, to_at, to, flags);
-  return checked(real.get()(from_at, from, to_at, to, flags), "link", to_at, to);
+  return linked(real.get()(from_at, from, to_at, to, flags), from_at, from, to_at, to);
 }
 MEMLEDGER_IN_FRONT int symlink(const char* target, const char* path) {
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, const char*)> real("symlink");
@@ -541,6 +572,17 @@ MEMLEDGER_IN_FRONT int fclose(FILE* file) {
     if (flush.get()(file) != 0) note_unwritten(file);
   }
   return real.get()(file);
+}
+
+// A file and its copy in a layer are of two file systems, where the kernel copies nothing.
+MEMLEDGER_IN_FRONT ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to_at,
+                                           size_t bytes, unsigned flags) {
+  MEMLEDGER_LOOKED_UP static RealFunction<ssize_t (*)(int, off64_t*, int, off64_t*, size_t,
+                                                      unsigned)>
+      real("copy_file_range");
+  const ssize_t copied = real.get()(from, from_at, to, to_at, bytes, flags);
+  if (copied >= 0 || errno != EXDEV || !are_files_noted()) return copied;
+  return copied_by_hand(from, from_at, to, to_at, bytes);
 }
 
 MEMLEDGER_IN_FRONT int msync(void* begin, size_t bytes, int flags) {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "prediction/measure_variables.h"
+#include "runner/inside/unreal_files.h"
 
 // System calls in place of functions that libmemledger_measure.so has itself.
 
@@ -26,6 +27,7 @@ char refused_files[kPathBytes + sizeof prediction::kRefusedFiles];
 char cache_folder[kPathBytes];
 const char* private_prefix;  // null: there is none
 struct timespec began;       // the run
+bool is_namespaces_root;
 
 bool is_in(const char* path, const char* outer) {
   const size_t length = strlen(outer);
@@ -45,14 +47,20 @@ uint64_t hash_of(const char* text, uint64_t hash) {  // FNV-1a
   return hash;
 }
 
+constexpr size_t kPlaces = 1024;
+constexpr size_t kPlacesOfOne = 8;
+uint64_t seen[kPlaces];
+
+uint64_t key_of(const char* what, const char* path) {
+  const uint64_t hash = hash_of(path, hash_of(what, 14695981039346656037u));
+  return hash == 0 ? 1 : hash;
+}
+
 // Returns false for what was noted before. Two with one hash are told apart by luck alone, with 64
 // bits; where the table is full a path is noted again, and the reader takes it once.
 bool is_new(const char* what, const char* path) {
-  constexpr size_t kPlaces = 1024;
-  static uint64_t seen[kPlaces];
-  uint64_t hash = hash_of(path, hash_of(what, 14695981039346656037u));
-  if (hash == 0) hash = 1;
-  for (size_t i = 0; i < 8; ++i) {
+  const uint64_t hash = key_of(what, path);
+  for (size_t i = 0; i < kPlacesOfOne; ++i) {
     uint64_t* const place = &seen[(hash + i) % kPlaces];
     uint64_t found = 0;
     if (__atomic_compare_exchange_n(place, &found, hash, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -60,6 +68,16 @@ bool is_new(const char* what, const char* path) {
     if (found == hash) return false;
   }
   return true;
+}
+
+// It could not be noted: the next time it is new again.
+void forget(const char* what, const char* path) {
+  const uint64_t hash = key_of(what, path);
+  for (size_t i = 0; i < kPlacesOfOne; ++i) {
+    uint64_t found = hash;
+    __atomic_compare_exchange_n(&seen[(hash + i) % kPlaces], &found, 0, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
+  }
 }
 
 void append(const char* file_path, const iovec* parts, int count) {
@@ -72,12 +90,23 @@ void append(const char* file_path, const iovec* parts, int count) {
 
 void note_written_path(const char* path) {
   if (is_of_no_interest(path) || !is_new("", path)) return;
+  if (folder[0] == '\0') {
+    if (!list_file(path)) forget("", path);
+    return;
+  }
   const iovec record = {const_cast<char*>(path), strlen(path) + 1};
   append(written_files, &record, 1);
 }
 
+// What the kernel shows of other processes is refused to many.
+bool is_of_processes(const char* what, const char* path) {
+  return is_in(path, "/proc") &&
+         (strstr(what, ": EACCES") != nullptr || strstr(what, ": EPERM") != nullptr);
+}
+
 void note_refused_path(const char* what, const char* path) {
-  if (path[0] != '/' || is_in(path, folder) || !is_new(what, path)) return;
+  if (path[0] != '/' || is_in(path, folder) || is_of_processes(what, path) || !is_new(what, path))
+    return;
   const iovec record[2] = {{const_cast<char*>(what), strlen(what) + 1},
                            {const_cast<char*>(path), strlen(path) + 1}};
   append(refused_files, record, 2);
@@ -88,9 +117,19 @@ struct ErrorName {
   const char* name;
 };
 constexpr ErrorName kErrorNames[] = {
-    {EXDEV, "EXDEV"},   {EOVERFLOW, "EOVERFLOW"}, {EROFS, "EROFS"}, {ENOSPC, "ENOSPC"},
-    {EBUSY, "EBUSY"},   {EDQUOT, "EDQUOT"},       {EIO, "EIO"},     {ENOSYS, "ENOSYS"},
-    {EACCES, "EACCES"}, {EPERM, "EPERM"},         {EFBIG, "EFBIG"}, {ECONNREFUSED, "ECONNREFUSED"},
+    {EXDEV, "EXDEV"},
+    {EOVERFLOW, "EOVERFLOW"},
+    {EROFS, "EROFS"},
+    {ENOSPC, "ENOSPC"},
+    {EINVAL, "EINVAL"},
+    {EBUSY, "EBUSY"},
+    {EDQUOT, "EDQUOT"},
+    {EIO, "EIO"},
+    {ENOSYS, "ENOSYS"},
+    {EACCES, "EACCES"},
+    {EPERM, "EPERM"},
+    {EFBIG, "EFBIG"},
+    {ECONNREFUSED, "ECONNREFUSED"},
 };
 
 const char* name_of(int error) {
@@ -103,6 +142,10 @@ const char* name_of(int error) {
 // What a program alone with its files meets as well, like EACCES, is no reason to doubt a run.
 // Where writes are redirected, EROFS is the real file system's.
 bool comes_of_holding(int error, Errors errors) {
+  if (is_namespaces_root && errors != Errors::kOfSpace && (error == EACCES || error == EPERM))
+    return true;
+  if (errors == Errors::kOfOwners)
+    return error == EOVERFLOW || (is_namespaces_root && error == EINVAL);
   // A redirected run has a limit for each file.
   if (error == EFBIG && private_prefix != nullptr) return true;
   if (errors == Errors::kOfSpace) return error == ENOSPC || error == EDQUOT;
@@ -116,6 +159,20 @@ using What = char[64];
 bool is_before(const statx_timestamp& time, const struct timespec& other) {
   return time.tv_sec != other.tv_sec ? time.tv_sec < other.tv_sec
                                      : time.tv_nsec < static_cast<uint32_t>(other.tv_nsec);
+}
+
+// Whether root is the only user of this namespace, as PrivateRoot makes it.
+bool knows_root_alone() {
+  const int file = static_cast<int>(
+      syscall(SYS_openat, AT_FDCWD, "/proc/self/uid_map", O_RDONLY | O_CLOEXEC, 0));
+  if (file < 0) return false;
+  char map[64] = "";
+  const long length = syscall(SYS_read, file, map, sizeof map - 1);
+  close(file);
+  if (length <= 0) return false;
+  char* at = map;
+  const unsigned long inside = strtoul(at, &at, 10), outside = strtoul(at, &at, 10);
+  return inside == 0 && outside == 0 && strtoul(at, &at, 10) == 1;
 }
 
 // The folder was made for this run. Not all file systems know when.
@@ -136,8 +193,7 @@ struct timespec birth_of_folder() {
 KeptErrno::KeptErrno() : error_(errno) {}
 KeptErrno::~KeptErrno() { errno = error_; }
 
-void begin_to_note_files(const char* measured) {
-  if (*measured != '/' || strlen(measured) >= sizeof folder) return;
+void begin_to_leave_out_caches() {
   const char* const cache = secure_getenv("XDG_CACHE_HOME");
   const char* const home = secure_getenv("HOME");
   if (cache != nullptr && *cache == '/') {
@@ -145,15 +201,29 @@ void begin_to_note_files(const char* measured) {
   } else if (home != nullptr && *home == '/' && home[1] != '\0') {
     snprintf(cache_folder, sizeof cache_folder, "%s/.cache", home);
   }
+}
+
+void begin_to_note_files(const char* measured) {
+  if (*measured != '/' || strlen(measured) >= sizeof folder) return;
   snprintf(written_files, sizeof written_files, "%s/%s", measured, prediction::kWrittenFiles);
   snprintf(refused_files, sizeof refused_files, "%s/%s", measured, prediction::kRefusedFiles);
   memcpy(folder, measured, strlen(measured) + 1);
   began = birth_of_folder();
+  is_namespaces_root = geteuid() == 0 && knows_root_alone();
 }
 
 bool are_files_noted() {
   begin_once();
   return folder[0] != '\0';
+}
+
+bool are_writes_noted() {
+  return are_files_noted() ? private_prefix == nullptr : are_files_listed();
+}
+
+bool is_root_of_namespace() {
+  begin_once();
+  return is_namespaces_root;
 }
 
 void note_without_prefix(const char* prefix) { private_prefix = prefix; }
@@ -196,7 +266,7 @@ bool absolute_path(int folder_of_path, const char* path, char result[kPathBytes]
 }
 
 void note_written(int descriptor) {
-  if (!are_files_noted() || private_prefix != nullptr) return;
+  if (!are_writes_noted()) return;
   const KeptErrno kept;
   struct stat status;
   if (descriptor < 0 || fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) ||
@@ -207,7 +277,7 @@ void note_written(int descriptor) {
 }
 
 void note_written(int folder_of_path, const char* path) {
-  if (!are_files_noted() || private_prefix != nullptr) return;
+  if (!are_writes_noted()) return;
   const KeptErrno kept;
   const int file = static_cast<int>(
       syscall(SYS_openat, folder_of_path, path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0));
@@ -244,8 +314,8 @@ void note_error(const char* call, int error, int folder_of_path, const char* pat
   note_refusal(what, folder_of_path, path);
 }
 
-void note_failure(const char* call, int folder_of_path, const char* path) {
-  if (are_files_noted() && comes_of_holding(errno, Errors::kOfFolders))
+void note_failure(const char* call, int folder_of_path, const char* path, Errors errors) {
+  if (are_files_noted() && comes_of_holding(errno, errors))
     note_error(call, errno, folder_of_path, path);
 }
 

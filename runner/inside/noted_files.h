@@ -24,9 +24,13 @@ class KeptErrno {
 
 // Reads the variables, if nobody has yet: constructors of other libraries may run before ours.
 void begin_once();
+// Called once, before the others: what only caches hold is not noted.
+void begin_to_leave_out_caches();
 // Called once, with an absolute path. Nothing is noted before.
 void begin_to_note_files(const char* folder);
 bool are_files_noted();
+// Whether there is a place for what is written: that folder, or the list of a run (unreal_files.h).
+bool are_writes_noted();
 // Paths below it are noted without it: the run's private files stand for those. What was written is
 // not noted then, as it is there to be seen.
 void note_without_prefix(const char* prefix);
@@ -40,13 +44,18 @@ bool path_of_descriptor(int descriptor, char result[kPathBytes]);
 void note_written(int descriptor);
 void note_written(int folder, const char* path);
 
+// Whether this is root in a namespace of users, who has not all of root's rights.
+bool is_root_of_namespace();
+
 // Which errors of a call are noted.
 enum class Errors {
   kOfFolders,  // what another file system or a full one can cause
+  kOfOwners,   // what users and groups that are not known can cause
   kOfSpace,    // only that nothing is left
 };
 // After a call failed with errno.
-void note_failure(const char* call, int folder, const char* path);
+void note_failure(const char* call, int folder, const char* path,
+                  Errors errors = Errors::kOfFolders);
 void note_failure(const char* call, int descriptor, Errors errors);
 // Whatever errno is.
 void note_refusal(const char* what, int folder, const char* path);

@@ -25,6 +25,7 @@
 #include <unistd.h>
 #include <utime.h>
 
+#include "prediction/measure_variables.h"
 #include "runner/inside/noted_files.h"
 #include "runner/inside/real_function.h"
 #include "runner/inside/redirected_files.h"
@@ -39,6 +40,7 @@
 
 namespace {
 
+using memledger::inside::Errors;
 using memledger::inside::find_place;
 using memledger::inside::has_redirected;
 using memledger::inside::is_redirecting;
@@ -94,6 +96,16 @@ __attribute__((noinline)) auto ask_redirected(int folder, const char* path, bool
 template <typename Call>
 auto ask(int folder, const char* path, bool follows, const Call& call) {
   return has_redirected() ? ask_redirected(folder, path, follows, call) : call(folder, path);
+}
+
+// After a call that changes whose a file is, or what others may do with it.
+int owned(int result, const char* call, int folder, const char* path) {
+  if (result < 0) memledger::inside::note_failure(call, folder, path, Errors::kOfOwners);
+  return result;
+}
+int owned(int result, const char* call, int descriptor) {
+  if (result < 0) memledger::inside::note_failure(call, descriptor, Errors::kOfOwners);
+  return result;
 }
 
 // Takes the private folder off a path that the kernel tells. Returns the new length.
@@ -334,6 +346,8 @@ constexpr size_t kNeededVariables = sizeof needed_variables / sizeof *needed_var
 
 __attribute__((constructor)) void read_needed_variables() {
   if (!is_redirecting()) return;
+  if (getenv(memledger::prediction::kMeasureVariable) == nullptr)
+    needed_variables[1].name = "MEMLEDGER_NOTES=";
   Dl_info library = {};
   if (dladdr(reinterpret_cast<void*>(&read_needed_variables), &library) == 0) return;
   for (NeededVariable& variable : needed_variables) {
@@ -705,7 +719,8 @@ MEMLEDGER_IN_FRONT int mknodat(int at, const char* path, mode_t mode, dev_t devi
 
 MEMLEDGER_IN_FRONT int chmod(const char* path, mode_t mode) {
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, mode_t)> real("chmod");
-  return is_redirecting() ? redirected::chmod(AT_FDCWD, path, mode, true) : real.get()(path, mode);
+  if (is_redirecting()) return redirected::chmod(AT_FDCWD, path, mode, true);
+  return owned(real.get()(path, mode), "chmod", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int lchmod(const char* path, mode_t mode) {
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, mode_t)> real("lchmod");
@@ -713,32 +728,34 @@ MEMLEDGER_IN_FRONT int lchmod(const char* path, mode_t mode) {
 }
 MEMLEDGER_IN_FRONT int fchmod(int file, mode_t mode) {
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, mode_t)> real("fchmod");
-  return is_redirecting() ? redirected::chmod(file, mode) : real.get()(file, mode);
+  if (is_redirecting()) return redirected::chmod(file, mode);
+  return owned(real.get()(file, mode), "chmod", file);
 }
 MEMLEDGER_IN_FRONT int fchmodat(int at, const char* path, mode_t mode, int flags) {
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, mode_t, int)> real("fchmodat");
-  if (!is_redirecting()) return real.get()(at, path, mode, flags);
+  if (!is_redirecting()) return owned(real.get()(at, path, mode, flags), "chmod", at, path);
   if (is_empty(path) && (flags & AT_EMPTY_PATH) != 0) return redirected::chmod(at, mode);
   return redirected::chmod(at, path, mode, (flags & AT_SYMLINK_NOFOLLOW) == 0);
 }
 MEMLEDGER_IN_FRONT int chown(const char* path, uid_t owner, gid_t group) {
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, uid_t, gid_t)> real("chown");
-  return is_redirecting() ? redirected::chown(AT_FDCWD, path, owner, group, true)
-                          : real.get()(path, owner, group);
+  if (is_redirecting()) return redirected::chown(AT_FDCWD, path, owner, group, true);
+  return owned(real.get()(path, owner, group), "chown", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int lchown(const char* path, uid_t owner, gid_t group) {
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, uid_t, gid_t)> real("lchown");
-  return is_redirecting() ? redirected::chown(AT_FDCWD, path, owner, group, false)
-                          : real.get()(path, owner, group);
+  if (is_redirecting()) return redirected::chown(AT_FDCWD, path, owner, group, false);
+  return owned(real.get()(path, owner, group), "chown", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int fchown(int file, uid_t owner, gid_t group) {
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, uid_t, gid_t)> real("fchown");
-  return is_redirecting() ? redirected::chown(file, owner, group) : real.get()(file, owner, group);
+  if (is_redirecting()) return redirected::chown(file, owner, group);
+  return owned(real.get()(file, owner, group), "chown", file);
 }
 MEMLEDGER_IN_FRONT int fchownat(int at, const char* path, uid_t owner, gid_t group, int flags) {
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, uid_t, gid_t, int)> real(
       "fchownat");
-  if (!is_redirecting()) return real.get()(at, path, owner, group, flags);
+  if (!is_redirecting()) return owned(real.get()(at, path, owner, group, flags), "chown", at, path);
   if (is_empty(path) && (flags & AT_EMPTY_PATH) != 0) return redirected::chown(at, owner, group);
   return redirected::chown(at, path, owner, group, (flags & AT_SYMLINK_NOFOLLOW) == 0);
 }

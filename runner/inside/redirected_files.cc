@@ -591,15 +591,13 @@ bool map_removed_filter() {
 
 }  // namespace
 
-bool begin_to_redirect(const char* folder) {
+bool begin_to_redirect(const char* folder, const char* notes) {
   if (*folder != '/' || !canonical_folder(folder, own_folder, sizeof own_folder) ||
       read_own(prediction::kAttributeKey, &key, sizeof key) != sizeof key ||
       read_own(prediction::kAllowedFolders, allowed_folders, sizeof allowed_folders - 1) < 0 ||
       !map_removed_filter())
     return false;
-  const char* const measured = getenv(prediction::kMeasureVariable);
-  if (measured == nullptr || !canonical_folder(measured, measured_folder, sizeof measured_folder))
-    return false;
+  if (!canonical_folder(notes, measured_folder, sizeof measured_folder)) return false;
   *strrchr(measured_folder, '/') = '\0';
   snprintf(removed_folder, sizeof removed_folder, "%s/%s", own_folder, prediction::kRemovedPaths);
   snprintf(unnamed_folder, sizeof unnamed_folder, "%s/%s", own_folder, prediction::kUnnamedFiles);
@@ -899,7 +897,7 @@ Changes changes_of(int descriptor, struct stat& status) {
   path[length > 0 ? length : 0] = '\0';
   const bool is_file = S_ISREG(status.st_mode) || S_ISLNK(status.st_mode);
   if ((!is_file && !S_ISDIR(status.st_mode)) || status.st_nlink == 0 || is_in(path, own_folder) ||
-      is_in(path, "/dev/shm"))
+      is_in(path, measured_folder) || is_in(path, "/dev/shm"))
     return Changes::kPrivate;
   return S_ISDIR(status.st_mode) ? Changes::kFolder : Changes::kFile;
 }

@@ -23,9 +23,9 @@
 
 namespace memledger::inside {
 
-// Called once, after begin_to_note_files(). Returns false where it is no folder for that
-// (runner/writes/redirect_folder.h).
-bool begin_to_redirect(const char* folder);
+// Called once, after begin_to_note_files(), with the run's folder for notes as well. Returns false
+// where it is no folder for that (runner/writes/redirect_folder.h).
+bool begin_to_redirect(const char* folder, const char* notes);
 bool is_redirecting();
 // Whether anything was written or removed yet: until then all is as the kernel has it.
 bool has_redirected();

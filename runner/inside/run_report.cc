@@ -25,6 +25,7 @@
 #include "reporter/mem_reporter.h"
 #include "runner/inside/holders.h"
 #include "runner/inside/kept_results.h"
+#include "runner/inside/unreal_files_names.h"
 #include "text/bytes.h"
 #include "text/json.h"
 #include "text/names.h"
@@ -225,6 +226,23 @@ RunOfDevice with_steps(DeviceReport peak, const StepHistory& steps, const Report
   return device;
 }
 
+// Empty where no such value was read, or where nobody lists files.
+std::optional<UnrealFiles> unreal_files(pid_t process, bool tells) {
+  const auto visit = reinterpret_cast<decltype(&memledger_visit_unreal_files)>(
+      dlsym(RTLD_DEFAULT, "memledger_visit_unreal_files"));
+  if (visit == nullptr) return std::nullopt;
+  UnrealFiles files;
+  const auto add = [](void* context, const char* path) {
+    constexpr size_t kMaxPaths = 1000;
+    auto& paths = static_cast<UnrealFiles*>(context)->paths;
+    if (paths.size() < kMaxPaths) paths.emplace_back(path);
+  };
+  bool is_known = false;
+  files.count = visit(process, tells ? 1 : 0, add, &files, &is_known, &files.is_complete);
+  if (!is_known) return std::nullopt;
+  return files;
+}
+
 void collect(CollectedRun& all, const ReportOptions& options) {
   all.command = command_of(all.process.process);
   all.seconds = seconds_of(all.process.process);
@@ -250,6 +268,7 @@ void collect(CollectedRun& all, const ReportOptions& options) {
                         [](const RunOfDevice& device) { return device.peak.device.is_cuda(); });
   const auto reads = virtual_gpu::zero_reads_so_far();
   if (reads.count > 0) all.run.reads = ZeroReads{reads.count, reads.first_op, reads.first_place};
+  all.run.folder = all.process.folder;
 }
 
 size_t count_lines(std::string_view text) {
@@ -321,6 +340,12 @@ std::string json_of(const CollectedRun& all, const ProgramEnd& how) {
              {"first_op", all.run.reads->first_op},
              {"first_place", all.run.reads->first_place}};
   }
+  Json files = nullptr;
+  if (all.run.unreal_files) {
+    files = {{"count", all.run.unreal_files->count},
+             {"is_complete", all.run.unreal_files->is_complete},
+             {"paths", all.run.unreal_files->paths}};
+  }
   std::string text = to_text(Json{{"schema", "memledger.run_report/1"},
                                   {"process", all.process.process},
                                   {"rank", all.process.rank},
@@ -338,6 +363,8 @@ std::string json_of(const CollectedRun& all, const ProgramEnd& how) {
       .append(all.steps.steps > 0 ? all.last.to_json() : "null")
       .append(",\"end\":")
       .append(all.end.to_json())
+      .append(",\"unreal_files\":")
+      .append(to_text(files))
       .append("}\n");
 }
 
@@ -417,13 +444,14 @@ RunOfDevice run_of_device(DeviceReport peak) {
   return with_steps(std::move(peak), steps, last, baseline);
 }
 
-CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row) {
+CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row, bool goes_on) {
   ReportOptions options;
   options.verbose = every_row;
   if (!every_row) options.max_rows = kPeakRows;
   CollectedRunPtr run(new CollectedRun);
   run->process = process;
   collect(*run, options);
+  run->run.unreal_files = unreal_files(process.process, /*tells=*/!goes_on);
   return run;
 }
 

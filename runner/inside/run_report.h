@@ -21,6 +21,7 @@ struct ProcessOfRun {
   int rank = 0;
   bool full_report = false;  // the tables as well
   bool saves_report = false;
+  std::string folder;  // paths below it are shown without it
 };
 
 // How a process ends, or why its report is written before.
@@ -57,8 +58,9 @@ struct DeleteCollectedRun {
 };
 using CollectedRunPtr = std::unique_ptr<CollectedRun, DeleteCollectedRun>;
 
-// Collects the state of now. `every_row`: for a file.
-CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row);
+// Collects the state of now. `every_row`: for a file. Files that hold values of the device that are
+// not real are told by this process from now on, unless `goes_on`.
+CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row, bool goes_on = false);
 
 // Returns the report for standard error, of one screen: each device's peak, who held it, the state
 // after the last step and at the end, the last allocation that failed.

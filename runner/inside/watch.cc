@@ -84,7 +84,7 @@ int rank_of_this_process() { return environment::rank(&value_of); }
 
 ProcessOfRun this_process() {
   return {watch().process, rank_of_this_process(), watch().settings.full_report,
-          !watch().settings.saved_report.empty()};
+          !watch().settings.saved_report.empty(), watch().settings.folder};
 }
 
 void tell(const absl::Status& status) { memledger::tell({std::string(status.message())}); }
@@ -111,6 +111,13 @@ std::string_view words_for(RunFile::Taker taker) {
   }
 }
 
+// Where the user will find a file.
+std::string_view shown_path(std::string_view path) {
+  const std::string& outputs = watch().settings.outputs;
+  const bool is_there = !outputs.empty() && path.substr(0, outputs.size()) == outputs;
+  return is_there ? path.substr(outputs.size()) : path;
+}
+
 // Writes to a path that the user gave once for all processes of the run.
 void write(const RunFile& file, std::string_view what, const Write& write) {
   if (file.empty()) return;
@@ -118,9 +125,10 @@ void write(const RunFile& file, std::string_view what, const Write& write) {
   if (!written.ok()) {
     tell(written.status());
   } else if (written->taker != RunFile::Taker::kNobody) {
-    memledger::tell({"memledger: ", words_for(written->taker), file.path(), "; the ", what,
-                     " of process ", std::to_string(watch().process), ", rank ",
-                     std::to_string(rank_of_this_process()), ", is in ", written->path});
+    memledger::tell({"memledger: ", words_for(written->taker), shown_path(file.path()), "; the ",
+                     what, " of process ", std::to_string(watch().process), ", rank ",
+                     std::to_string(rank_of_this_process()), ", is in ",
+                     shown_path(written->path)});
   }
 }
 
@@ -128,7 +136,10 @@ void write(const RunFile& file, std::string_view what, const Write& write) {
 std::string path_for_this_process(const std::string& pattern) {
   const std::filesystem::path path =
       environment::expand(pattern, rank_of_this_process(), watch().process);
-  return std::filesystem::absolute(watch().settings.folder / path).string();
+  const std::filesystem::path absolute = std::filesystem::absolute(watch().settings.folder / path);
+  const std::string& outputs = watch().settings.outputs;
+  if (outputs.empty() || shown_path(absolute.string()).rfind("/dev/", 0) == 0) return absolute;
+  return outputs + absolute.lexically_normal().string();
 }
 
 // True for a launcher, whose report would otherwise pass for that of rank 0.
@@ -234,7 +245,7 @@ void write_saved_report(const ProgramEnd& end) {
 void write_report(const std::string& file_stem, const ProgramEnd& end) {
   CollectedRunPtr run;
   if (!end.goes_on()) run = std::move(watch().at_interpreters_end);
-  if (run == nullptr) run = collect_run(this_process(), /*every_row=*/false);
+  if (run == nullptr) run = collect_run(this_process(), /*every_row=*/false, end.goes_on());
   write(file_stem, "report", run_report_text(*run, end));
 }
 

@@ -12,7 +12,13 @@ namespace {
 
 using prediction::Refusal;
 
-constexpr char kRename[] = "rename: EXDEV", kRenameTo[] = "rename to: EXDEV";
+// Calls that are refused between two file systems, and what is noted before of the other path.
+struct TwoPaths {
+  const char* call;
+  const char* other;
+};
+constexpr TwoPaths kTwoPaths[] = {{"rename: EXDEV", "rename to: EXDEV"},
+                                  {"link: EXDEV", "link from: EXDEV"}};
 
 const Mount* mount_of(const std::string& path, const std::vector<Mount>& mounts) {
   const Mount* deepest = nullptr;
@@ -23,16 +29,27 @@ const Mount* mount_of(const std::string& path, const std::vector<Mount>& mounts)
   return deepest;
 }
 
-// The target of a rename() is noted before its source. Another process may have come in between,
-// and each path is noted once: then any target may be the one.
-bool may_be_within_one_mount(const std::vector<Refusal>& noted, size_t rename,
+// The other path is noted right before. Another process may have come in between, and each path is
+// noted once: then any of them may be the one.
+bool may_be_within_one_mount(const std::vector<Refusal>& noted, size_t call, const char* other_path,
                              const std::vector<Mount>& mounts) {
-  const Mount* const from = mount_of(noted[rename].path, mounts);
-  if (rename > 0 && noted[rename - 1].what == kRenameTo)
-    return mount_of(noted[rename - 1].path, mounts) == from;
+  const Mount* const mount = mount_of(noted[call].path, mounts);
+  if (call > 0 && noted[call - 1].what == other_path)
+    return mount_of(noted[call - 1].path, mounts) == mount;
   return std::any_of(noted.begin(), noted.end(), [&](const Refusal& other) {
-    return other.what == kRenameTo && mount_of(other.path, mounts) == from;
+    return other.what == other_path && mount_of(other.path, mounts) == mount;
   });
+}
+
+// Whether it is refused without layers, too, or is no more than the other path of a call.
+bool is_between_file_systems(const std::vector<Refusal>& noted, size_t call,
+                             const std::vector<Mount>& mounts) {
+  for (const TwoPaths& known : kTwoPaths) {
+    if (noted[call].what == known.other) return true;
+    if (noted[call].what == known.call)
+      return !may_be_within_one_mount(noted, call, known.other, mounts);
+  }
+  return false;
 }
 
 bool became_read_only(const std::string& path, const prediction::Writes& writes) {
@@ -73,8 +90,7 @@ std::vector<Refusal> refusals_of_layers(const std::vector<Refusal>& noted,
     const bool is_ours =
         has(writes.host_files, refusal.path) || became_read_only(refusal.path, writes);
     const bool is_alike =
-        refusal.what == kRenameTo ||
-        (refusal.what == kRename && !may_be_within_one_mount(noted, i, mounts)) ||
+        is_between_file_systems(noted, i, mounts) ||
         (absl::EndsWith(refusal.what, ": EBUSY") && !is_ours) ||
         (absl::EndsWith(refusal.what, ": EROFS") && !became_read_only(refusal.path, writes)) ||
         (refusal.what == "open: FIFO" && has(writes.host_files, refusal.path)) ||

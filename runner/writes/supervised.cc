@@ -55,43 +55,102 @@ void end_with_parent() { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 // What a process of ours takes from its queue in place of handling it.
 class Queued {
  public:
-  Queued() {
+  explicit Queued(const Foreground* foreground) : foreground_(foreground) {
     sigemptyset(&signals_);
     sigaddset(&signals_, SIGTERM);
     sigaddset(&signals_, SIGCHLD);
+    if (foreground != nullptr) sigfillset(&signals_);
     sigprocmask(SIG_BLOCK, &signals_, &before_);
     // Where it is ignored, nobody learns how a child ended.
     struct sigaction by_default {};
     by_default.sa_handler = SIG_DFL;
     sigaction(SIGCHLD, &by_default, &on_child_before_);
   }
-  // Returns SIGTERM or SIGCHLD.
-  int next() const {
-    int number = -1;
-    while (number < 0) number = sigwaitinfo(&signals_, nullptr);
-    return number;
+  siginfo_t next() const {
+    siginfo_t info{};
+    while (sigwaitinfo(&signals_, &info) < 0) {
+    }
+    return info;
   }
   void give_back() const {
     sigaction(SIGCHLD, &on_child_before_, nullptr);
-    sigprocmask(SIG_SETMASK, &before_, nullptr);
+    if (foreground_ != nullptr) {
+      foreground_->become_program();
+    } else {
+      sigprocmask(SIG_SETMASK, &before_, nullptr);
+    }
   }
+  const Foreground* foreground() const { return foreground_; }
 
  private:
+  const Foreground* const foreground_;
   sigset_t signals_, before_;
   struct sigaction on_child_before_ {};
 };
 
-// Waits until `child` has ended, and reaps what else has. Returns its status as a shell has it.
-int wait_for(pid_t child, const Queued& queued, void (*on_term)(pid_t child)) {
+// A process of ours that waits for its child, and reaps what else has ended.
+struct Waiting {
+  pid_t child;
+  bool is_program;          // the child
+  bool is_witness = false;  // see foreground.h
+  // Called once SIGTERM has come, or its own parent has ended.
+  void (*end)(pid_t child) = nullptr;
+  pid_t parent = 0;  // 0: whatever it does
+};
+
+// Tells what has become of the program while it goes on. Returns whether it does.
+bool goes_on(int status, const Foreground* foreground) {
+  if (WIFSTOPPED(status) && foreground != nullptr)
+    foreground->tell(Foreground::Event::kStopped, WSTOPSIG(status));
+  if (WIFCONTINUED(status) && foreground != nullptr)
+    foreground->tell(Foreground::Event::kContinued);
+  return WIFSTOPPED(status) || WIFCONTINUED(status);
+}
+
+// Returns the child's status as waitpid() has it.
+int wait_for(const Waiting& waiting, const Queued& queued) {
+  const Foreground* const foreground = queued.foreground();
+  const int options = foreground != nullptr && waiting.is_program ? WUNTRACED | WCONTINUED : 0;
   for (;;) {
     int status = 0;
     pid_t ended = 0;
-    while ((ended = waitpid(-1, &status, WNOHANG)) > 0) {
-      if (ended == child) return shell_status(status);
+    while ((ended = waitpid(-1, &status, WNOHANG | options)) > 0) {
+      if (ended != waiting.child || goes_on(status, foreground)) continue;
+      if (foreground != nullptr && waiting.is_program)
+        foreground->tell(Foreground::Event::kEnded, status);
+      return status;
     }
-    if (ended < 0 && errno == ECHILD) return kCannotStart;
-    if (queued.next() == SIGTERM) on_term(child);
+    if (ended < 0 && errno == ECHILD) return kCannotStart << 8;
+    const siginfo_t signal = queued.next();
+    const bool is_orphan = waiting.parent != 0 && getppid() != waiting.parent;
+    if (is_orphan || (foreground == nullptr && signal.si_signo == SIGTERM))
+      waiting.end(waiting.child);
+    if (foreground != nullptr && waiting.is_witness && signal.si_signo != SIGCHLD)
+      foreground->tell(Foreground::Event::kWitnessed, signal.si_signo);
   }
+}
+
+// Kills the caller's children as the kernel lists them. Returns whether there were any; false where
+// it has no list. Allocates nothing.
+bool kill_children() {
+  std::array<char, 64> path{};
+  std::snprintf(path.data(), path.size(), "/proc/self/task/%d/children", getpid());
+  const int file = open(path.data(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  std::array<char, 4096> text{};  // of more, the rest has its turn when these have ended
+  const ssize_t length = read(file, text.data(), text.size() - 1);
+  close(file);
+  pid_t child = 0;
+  for (ssize_t i = 0; i < length; ++i) {
+    const char at = text[static_cast<size_t>(i)];
+    if (at >= '0' && at <= '9') {
+      child = child * 10 + (at - '0');
+    } else if (child != 0) {
+      ::kill(child, SIGKILL);
+      child = 0;
+    }
+  }
+  return length > 0;
 }
 
 // Unless a call was told so, and noted that.
@@ -114,16 +173,20 @@ void note_full_layers(int folder) {
 int supervise(PrivateRoot& root, InheritedFiles& files, int folder, const Queued& queued,
               const std::function<int()>& become) {
   if (!root.make_mounts()) return fail(folder, root.failed());
+  const Foreground* const foreground = queued.foreground();
   const pid_t program = fork();
   if (program < 0) return fail(folder, "fork");
   if (program == 0) {
     queued.give_back();
-    setpgid(0, 0);
+    if (foreground == nullptr) setpgid(0, 0);
     if (!files.open_again()) _exit(fail(folder, files.failed()));
     if (!root.enter_working_folder()) _exit(fail(folder, "the working folder"));
     _exit(become());
   }
-  const int status = wait_for(program, queued, [](pid_t /*child*/) { ::kill(-1, SIGKILL); });
+  if (foreground != nullptr) foreground->leave_streams();
+  Waiting waiting{program, /*is_program=*/true};
+  waiting.end = [](pid_t /*child*/) { ::kill(-1, SIGKILL); };
+  const int status = wait_for(waiting, queued);
   ::kill(-1, SIGKILL);
   while (waitpid(-1, nullptr, 0) > 0 || errno == EINTR) {
   }
@@ -131,17 +194,17 @@ int supervise(PrivateRoot& root, InheritedFiles& files, int folder, const Queued
   if (root.are_layers_full()) note_full_layers(folder);
   const std::string record = to_record(root.writes());
   write_record(folder, kRecord, record.data(), record.size());
-  return status;
+  return shell_status(status);
 }
 
 }  // namespace
 
 int run_supervised(PrivateRoot& root, InheritedFiles& files, const std::string& folder,
-                   const std::function<int()>& become) {
+                   const std::function<int()>& become, const Foreground* foreground) {
   const int open_folder = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   std::array<int, 2> alive{};  // as long as this process is
   if (open_folder < 0 || pipe2(alive.data(), O_CLOEXEC) != 0) return kCannotStart;
-  const Queued queued;
+  const Queued queued(foreground);
   if (!root.enter_namespaces()) return fail(open_folder, root.failed());
   end_with_parent();  // a change of credentials takes that back
   const pid_t first = fork();
@@ -153,7 +216,34 @@ int run_supervised(PrivateRoot& root, InheritedFiles& files, const std::string& 
     if (poll(&parent, 1, 0) != 0) _exit(kCannotStart);
     _exit(supervise(root, files, open_folder, queued, become));
   }
-  return wait_for(first, queued, [](pid_t child) { ::kill(child, SIGTERM); });
+  if (foreground != nullptr) foreground->leave_streams();
+  Waiting waiting{first, /*is_program=*/false, /*is_witness=*/true};
+  waiting.end = [](pid_t child) { ::kill(child, SIGTERM); };
+  return shell_status(wait_for(waiting, queued));
+}
+
+int run_beside(const std::function<int()>& become, const Foreground* foreground) {
+  const Queued queued(foreground);
+  const pid_t parent = getppid();
+  // Whatever has lost its parent becomes a child of this process.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  const pid_t program = fork();
+  if (program < 0) return kCannotStart;
+  if (program == 0) {
+    end_with_parent();
+    queued.give_back();
+    if (foreground == nullptr) setpgid(0, 0);
+    _exit(become());
+  }
+  if (foreground != nullptr) foreground->leave_streams();
+  Waiting waiting{program, /*is_program=*/true, /*is_witness=*/true};
+  waiting.end = [](pid_t child) { ::kill(child, SIGKILL); };
+  waiting.parent = parent;
+  const int status = wait_for(waiting, queued);
+  while (kill_children() && (waitpid(-1, nullptr, 0) > 0 || errno == EINTR)) {
+  }
+  return shell_status(status);
 }
 
 int note_failure(const std::string& folder, const std::string& why) {

@@ -21,6 +21,7 @@
 #include "prediction/measure_variables.h"
 #include "prediction/run_files.h"
 #include "runner/inside/memory_limits.h"
+#include "runner/writes/foreground.h"
 #include "runner/writes/inherited_files.h"
 #include "runner/writes/mount_table.h"
 #include "runner/writes/private_root.h"
@@ -124,24 +125,44 @@ absl::StatusOr<PrivateRoot> plan_root(const WriteHoldOptions& options, const Hel
   return PrivateRoot::plan(root);
 }
 
-absl::StatusOr<ChildProcess> start_in_root(const WriteHoldOptions& options, const HeldRun& run,
-                                           const std::function<int()>& become) {
+struct Supervised {
+  PrivateRoot root;
+  InheritedFiles files;
+};
+
+absl::StatusOr<Supervised> supervised(const WriteHoldOptions& options, const HeldRun& run) {
   absl::StatusOr<PrivateRoot> root = plan_root(options, run);
   if (!root.ok()) return root.status();
   absl::StatusOr<InheritedFiles> files = InheritedFiles::read();
   if (!files.ok()) return files.status();
-  return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/true,
-                             [&] { return run_supervised(*root, *files, run.folder, become); });
+  return Supervised{*std::move(root), *std::move(files)};
+}
+
+absl::StatusOr<ChildProcess> start_in_root(const WriteHoldOptions& options, const HeldRun& run,
+                                           const std::function<int()>& become) {
+  absl::StatusOr<Supervised> with = supervised(options, run);
+  if (!with.ok()) return with.status();
+  return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/true, [&] {
+    return run_supervised(with->root, with->files, run.folder, become);
+  });
+}
+
+absl::StatusOr<RedirectedRun> redirected(const WriteHoldOptions& options, const HeldRun& run) {
+  return RedirectedRun::prepare(run.folder, writable_folders(run), options.writes.limit_bytes);
+}
+
+int become_redirected(const RedirectedRun& redirected, const HeldRun& run,
+                      const std::function<int()>& become) {
+  const absl::Status held = redirected.hold();
+  return held.ok() ? become() : note_failure(run.folder, std::string(held.message()));
 }
 
 absl::StatusOr<ChildProcess> start_redirected(const WriteHoldOptions& options, const HeldRun& run,
                                               const std::function<int()>& become) {
-  const absl::StatusOr<RedirectedRun> redirected =
-      RedirectedRun::prepare(run.folder, writable_folders(run), options.writes.limit_bytes);
-  if (!redirected.ok()) return redirected.status();
-  return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/false, [&] {
-    const absl::Status held = redirected->hold();
-    return held.ok() ? become() : note_failure(run.folder, std::string(held.message()));
+  const absl::StatusOr<RedirectedRun> with = redirected(options, run);
+  if (!with.ok()) return with.status();
+  return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/true, [&] {
+    return run_beside([&] { return become_redirected(*with, run, become); });
   });
 }
 
@@ -180,6 +201,10 @@ WriteHold::WriteHold(const WriteHoldOptions& options) : options_(options) {}
 absl::StatusOr<WriteHold> WriteHold::choose(const WriteHoldOptions& options) {
   WriteHold hold(options);
   if (options.writes.policy == WritePolicy::kAllow) return hold;
+  if (std::getenv(prediction::kRedirectVariable) != nullptr)
+    return absl::FailedPreconditionError(
+        "this is within a run that is redirected, where no second one can be: --writes=allow lets "
+        "the program write into the first one's private folder");
   static const auto* const root = new absl::Status(try_root(options));
   if (root->ok()) {
     hold.held_by_ = WritesHeldBy::kNamespace;
@@ -216,6 +241,22 @@ absl::StatusOr<ChildProcess> WriteHold::start(const HeldRun& run,
   if (held_by_ == WritesHeldBy::kNamespace) return start_in_root(options_, run, become);
   if (held_by_ == WritesHeldBy::kLandlock) return start_redirected(options_, run, become);
   return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/false, become);
+}
+
+absl::StatusOr<int> WriteHold::run_in_foreground(const HeldRun& run,
+                                                 const std::function<int()>& become) const {
+  if (held_by_ == WritesHeldBy::kNamespace) {
+    absl::StatusOr<Supervised> with = supervised(options_, run);
+    if (!with.ok()) return with.status();
+    return runner::run_in_foreground([&](const Foreground& foreground) {
+      return run_supervised(with->root, with->files, run.folder, become, &foreground);
+    });
+  }
+  const absl::StatusOr<RedirectedRun> with = redirected(options_, run);
+  if (!with.ok()) return with.status();
+  return runner::run_in_foreground([&](const Foreground& foreground) {
+    return run_beside([&] { return become_redirected(*with, run, become); }, &foreground);
+  });
 }
 
 absl::StatusOr<Writes> WriteHold::writes(const HeldRun& run) const {

@@ -1,8 +1,7 @@
 #pragma once
 
-// What keeps the programs of a dry run from writing: the best that this system allows.
+// What keeps programs from writing: the best that this system allows.
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -11,19 +10,9 @@
 #include "absl/status/statusor.h"
 #include "prediction/writes.h"
 #include "runner/child_process.h"
+#include "runner/writes/write_options.h"
 
 namespace memledger::runner {
-
-// What is asked for.
-enum class WritePolicy : uint8_t {
-  kDiscard,  // what the program writes goes with it
-  kAllow,    // it writes for real
-};
-
-struct WriteOptions {
-  WritePolicy policy = WritePolicy::kDiscard;
-  uint64_t limit_bytes = 0;  // of what one run writes; 0: its part of half of the free memory
-};
 
 struct WriteHoldOptions {
   WriteOptions writes;
@@ -54,6 +43,10 @@ class WriteHold {
   // Starts a child that `become` makes the program. Errors: as ChildProcess::start(), and
   // FailedPrecondition for a descriptor that this process passes on and that cannot be held.
   absl::StatusOr<ChildProcess> start(const HeldRun& run, const std::function<int()>& become) const;
+  // Runs it in the place of this process (foreground.h), and returns its status as waitpid() has
+  // it. Errors: as run_in_foreground(), and as start().
+  absl::StatusOr<int> run_in_foreground(const HeldRun& run,
+                                        const std::function<int()>& become) const;
   // Returns what the run wrote, once it has ended. Errors: Unavailable where the run could not be
   // made, which then says nothing of the program.
   absl::StatusOr<prediction::Writes> writes(const HeldRun& run) const;

@@ -457,6 +457,11 @@ TEST_CASE("validate takes a program or none, and a calibration to write") {
 
 TEST_CASE("a calibration belongs to a virtual GPU, and is read before anything runs") {
   CHECK(contains(error_of({"run", "--calibration=c.json", "p"}), "requires --virtual-gpu"));
+  CHECK(contains(error_of({"run", "--writes=discard", "p"}), "requires --virtual-gpu"));
+  CHECK(contains(error_of({"run", "--virtual-gpu=a100", "--writes=never", "p"}),
+                 "run: --writes=never: it is discard or allow"));
+  CHECK(contains(error_of({"run", "--virtual-gpu=a100", "--writes-limit=1GiB", "p"}),
+                 "--writes-limit requires --writes=discard"));
   CHECK(contains(error_of({"run", "--virtual-gpu=a100", "--calibration=no such", "p"}),
                  "run: --calibration=\"no such\": it cannot be read, or is empty."));
   CHECK(contains(error_of({"dry-run", "--gpu=a100", "--calibration=no such", "p"}),

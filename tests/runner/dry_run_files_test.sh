@@ -133,6 +133,9 @@ for how in ${ways[@]+"${ways[@]}"}; do
     mkdir foreign && echo real >foreign/file && chown -R 12345:12345 foreign && chmod -R a+rwX foreign
     unchanged "another user's file" dry_run 11 -- bash -c 'echo zeros >>foreign/file; exec "$@"' bash "$program" 2
     check "$how: which is told, too" equal "$(figure "[c['call'] for c in j['refused_calls']]")" "['open: EOVERFLOW']"
+    chmod 600 foreign/file
+    dry_run 11 -- bash -c 'cat foreign/file; chmod 600 foreign/file; chown 12345 log.txt; exec "$@"' bash "$program" 2
+    check "$how: whom root is not let to" equal "$(figure "sorted({c['call'] for c in j['refused_calls']})")" "['chmod: EPERM', 'chown: EINVAL', 'open: EACCES']"
   fi
 
   dry_run 11 --writes-limit=4MiB -- python3 -c 'import mmap
@@ -141,9 +144,18 @@ with open("large", "wb+") as file:
     mmap.mmap(file.fileno(), 8 << 20).write(bytes(8 << 20))'
   check "$how: a full layer behind a mapping" equal "$(figure "[c['call'] for c in j['refused_calls']]")" "['write: ENOSPC']"
 
+  # What is copied within the kernel is copied.
+  dry_run 12 -- python3 -c 'import os
+a, b = os.open("model.pt", os.O_RDONLY), os.open("copied.pt", os.O_RDWR | os.O_CREAT)
+counts = os.copy_file_range(a, b, 1 << 20), os.copy_file_range(a, b, 4, 5, 14), os.copy_file_range(a, b, 99)
+print(counts, os.pread(b, 99, 0), os.lseek(a, 0, 1), os.lseek(b, 0, 1))
+raise SystemExit(7)'
+  check "$how: copy_file_range" has ../err "(14, 4, 0) b'real model.pt\nmode' 14 14"
+
   # What fails outside, too, is not.
   mkdir "/dev/shm/memledger_files_test.$$" && ln -s "/dev/shm/memledger_files_test.$$" other_file_system
   unchanged "from one file system to another" dry_run 0 -- bash -c 'echo x >new && mv new other_file_system/ && mv other_file_system/new . && exec "$@"' bash "$program" 2
+  unchanged "a link from one file system to another" dry_run 0 -- bash -c 'ln model.pt other_file_system/model.pt; exec "$@"' bash "$program" 2
   rm other_file_system
 
   # Shared memory, with what is in it.

@@ -48,7 +48,9 @@ for call in rename unlink remove rmdir mkdir truncate ftruncate fallocate posix_
   is_not_noted "$call" 13
   is_not_noted "$call" 17
 done
-is_noted link 18 EXDEV link "$data/other"
+same "both ends of a link between file systems" \
+  "$(noted link 18 "$data/there" "$data/other")" "link from: EXDEV $data/there
+link: EXDEV $data/other"
 
 for call in write pwrite writev pwritev fwrite fflush; do
   is_noted "$call" 28 ENOSPC write

@@ -1,12 +1,15 @@
 // What keeps a dry run from writing, piece by piece. dry_run_files_test.sh has the whole.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +23,7 @@
 #include "runner/writes/inherited_files.h"
 #include "runner/writes/layer_files.h"
 #include "runner/writes/mount_table.h"
+#include "runner/writes/private_root.h"
 #include "runner/writes/refusals.h"
 
 namespace memledger::runner {
@@ -121,6 +125,9 @@ TEST_CASE("of what was refused, only what the layers are the cause of counts") {
                  {"rename to: EXDEV", "/tmp/a"},
                  {"rename: EXDEV", "/home/a"}})
             .empty());
+  CHECK(counted({{"link from: EXDEV", "/tmp/a"}, {"link: EXDEV", "/home/a"}}).empty());
+  CHECK(counted({{"link from: EXDEV", "/home/a"}, {"link: EXDEV", "/home/b"}}) ==
+        "link: EXDEV /home/b;");
   CHECK(counted({{"rename: EBUSY", "/mnt/a"}}).empty());
   CHECK(counted({{"unlink: EBUSY", "/tmp/fifo"}}) == "unlink: EBUSY /tmp/fifo;");
   CHECK(counted({{"open: EROFS", "/cdrom/a"}}).empty());
@@ -205,6 +212,57 @@ TEST_CASE("a file that is passed on is opened again, at its place") {
             .find("descriptor " + std::to_string(file) + " is open for writing on " + path) == 0);
   close(file);
   CHECK(InheritedFiles::read().ok());
+}
+
+// Files that go between the plan and the mounts, in a namespace of users, where the root's entries
+// are mounted one by one. Returns why the mounts failed; empty: they did not.
+std::string mounts_of_what_has_gone(const std::string& scratch, const std::string& stem) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, 2> rights{};
+  syscall(SYS_capget, &header, rights.data());
+  rights[0].effective &= ~(uint32_t{1} << CAP_SYS_ADMIN);
+  syscall(SYS_capset, &header, rights.data());
+  fs::create_directory(stem + "folder");
+  std::ofstream(stem + "file") << "text";
+  fs::create_symlink("target", stem + "link");
+  PrivateRootOptions options;
+  options.scratch = scratch;
+  options.working_folder = "/";
+  auto root = PrivateRoot::plan(options);
+  for (const char* const name : {"folder", "file", "link"}) fs::remove(stem + name);
+  if (!root.ok()) return std::string(root.status().message());
+  if (!root->enter_namespaces()) return std::string("namespaces: ") + root->failed();
+  const pid_t first = fork();
+  if (first == 0) _exit(root->make_mounts() ? 0 : 1);
+  int status = 0;
+  waitpid(first, &status, 0);
+  return status == 0 ? "" : "mounts";
+}
+
+TEST_CASE("what has gone since the mounts were planned does not keep them from being made") {
+  const std::string stem = "/memledger_gone_" + std::to_string(getpid()) + "_";
+  if (access("/", W_OK) != 0) {
+    MESSAGE("SKIPPED: the root folder cannot be written");
+    return;
+  }
+  const ScratchFolder scratch;
+  int told[2];
+  REQUIRE(pipe(told) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::string why = mounts_of_what_has_gone(scratch.path(), stem);
+    _exit(write(told[1], why.c_str(), why.size() + 1) > 0 ? 0 : 1);
+  }
+  close(told[1]);
+  char why[4096] = "nothing was told";
+  CHECK(read(told[0], why, sizeof why - 1) > 0);
+  close(told[0]);
+  waitpid(child, nullptr, 0);
+  if (std::string(why).rfind("namespaces: ", 0) == 0) {
+    MESSAGE("SKIPPED: " << why);
+  } else {
+    CHECK(std::string(why).empty());
+  }
 }
 
 }  // namespace

@@ -305,6 +305,7 @@ void on_read(void* destination, const void* source, size_t bytes) {
         if (read.bytes != bytes) continue;
         if (planned.plan.source != ReadPlan::Source::kKnown && last_copy_was_known()) return;
         write_parts(destination, read);
+        if (planned.plan.source != ReadPlan::Source::kKnown) note_unreal_value();
         if (!read.is_size || planned.plan.source == ReadPlan::Source::kKnown) return;
         const bool bounded = planned.plan.source == ReadPlan::Source::kAssumed;
         ops.row = note(label(ops.names[planned.depth - 1], ops.outermost()),

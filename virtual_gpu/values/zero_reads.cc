@@ -1,5 +1,6 @@
 #include "virtual_gpu/values/zero_reads.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "runner/environment.h"
+#include "runner/inside/unreal_files_names.h"
 #include "text/output.h"
 #include "virtual_gpu/values/program_line.h"
 
@@ -52,7 +54,16 @@ void tell_at_exit() {
 
 }  // namespace
 
+void note_unreal_value() noexcept {
+  static std::atomic<bool> is_noted{false};
+  if (is_noted.load(std::memory_order_relaxed) || is_noted.exchange(true)) return;
+  const auto note = reinterpret_cast<decltype(&memledger_note_unreal_value)>(
+      dlsym(RTLD_DEFAULT, "memledger_note_unreal_value"));
+  if (note != nullptr) note();
+}
+
 void note_zero_read(const char* op) noexcept {
+  note_unreal_value();
   ZeroReads& all = reads();
   if (all.count.fetch_add(1, std::memory_order_relaxed) != 0) return;
   try {

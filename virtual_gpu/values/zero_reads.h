@@ -9,6 +9,10 @@ namespace memledger::virtual_gpu {
 // of the run. `op` is the program's operator; nullptr: none runs. Never throws.
 void note_zero_read(const char* op) noexcept;
 
+// Notes that the program has got a value of the device that is not the real one: files that are
+// written from now on are named at the end of the run. Never throws. Cost: a relaxed load.
+void note_unreal_value() noexcept;
+
 struct ZeroReadsSoFar {
   uint64_t count = 0;
   std::string first_op;     // empty where the count is 0
