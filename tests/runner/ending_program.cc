@@ -6,8 +6,11 @@
 // NOLINTBEGIN: it does on purpose what clang-tidy warns of.
 #include <ATen/ops/empty.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
+#include <sys/select.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -169,6 +172,60 @@ void fault_while_others_work() {
   *static_cast<volatile int*>(nullptr) = 1;
 }
 
+// Says which call a handler has ended.
+void wait_in(const char* name, int (*call)()) {
+  std::thread([name, call] {
+    while (true) {
+      if (call() >= 0 || errno != EINTR) continue;
+      char text[64];
+      std::snprintf(text, sizeof text, "early: %s\n", name);
+      say(text);
+    }
+  }).detach();
+}
+void wait_in_calls() {
+  static const int epoll = epoll_create1(0);
+  wait_in("poll", [] { return poll(nullptr, 0, 60'000); });
+  wait_in("pause", [] { return pause(); });
+  wait_in("select", [] { return select(0, nullptr, nullptr, nullptr, nullptr); });
+  wait_in("nanosleep", [] {
+    const timespec pause{60, 0};
+    return nanosleep(&pause, nullptr);
+  });
+  wait_in("epoll_wait", [] {
+    epoll_event event;
+    return epoll_wait(epoll, &event, 1, 60'000);
+  });
+}
+
+// Says which signals a thread gets that waits for all.
+void wait_for_all_signals() {
+  std::thread([] {
+    sigset_t all;
+    sigfillset(&all);
+    while (true) {
+      int taken = 0;
+      if (sigwait(&all, &taken) != 0) continue;
+      char text[32];
+      std::snprintf(text, sizeof text, "waited for %d\n", taken);
+      say(text);
+    }
+  }).detach();
+}
+
+// Sets a handler that is called once, and says whether it is as the program has set it.
+void handle_once(int number) {
+  struct sigaction action {};
+  action.sa_handler = [](int) { say("once\n"); };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(number, &action, nullptr);
+  struct sigaction now {};
+  sigaction(number, nullptr, &now);
+  if (now.sa_handler != action.sa_handler || (now.sa_flags & SA_SIGINFO) != 0 ||
+      (now.sa_flags & static_cast<int>(SA_RESETHAND)) == 0)
+    say("another action\n");
+}
+
 void run_in_vforked_child() {
   const pid_t child = vfork();
   if (child == 0) {
@@ -276,6 +333,45 @@ const std::map<std::string, std::function<void()>> ends = {
        const std::string much(size_t{1} << 20, 'x');
        execl("/bin/echo", "echo", much.c_str(), nullptr);
        std::exit(3);
+     }},
+    {"wait_in_calls",
+     [] {
+       wait_in_calls();
+       for (int i = 0; i < 3; ++i) std::thread(&work).detach();
+       usleep(100'000);
+       raise(SIGTERM);
+     }},
+    {"wait_for_all_signals",
+     [] {
+       wait_for_all_signals();
+       const std::vector<at::Tensor> all = many_storages();
+       *static_cast<volatile int*>(nullptr) = 1;
+     }},
+    {"raise_twice",
+     [] {
+       handle_once(SIGTERM);
+       raise(SIGTERM);
+       struct sigaction now {};
+       sigaction(SIGTERM, nullptr, &now);
+       if (now.sa_handler != SIG_DFL) say("not the default action\n");
+       raise(SIGTERM);
+     }},
+    {"raise_twice_by_signal",
+     [] {
+       __sysv_signal(SIGTERM, [](int) { say("once\n"); });
+       raise(SIGTERM);
+       raise(SIGTERM);
+     }},
+    {"null_twice",  // as crash handlers do
+     [] {
+       handle_once(SIGSEGV);
+       *static_cast<volatile int*>(nullptr) = 1;
+     }},
+    {"exit_with_many",
+     [] {
+       static const auto* const all = new std::vector<at::Tensor>(many_storages());
+       say("ready\n");
+       std::exit(all->empty() ? 1 : 0);
      }},
     {"exec_in_child", [] { run_in_vforked_child(); }},
     {"many_storages",
