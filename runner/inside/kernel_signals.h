@@ -22,6 +22,13 @@ struct KernelAction {
   uint64_t mask = 0;
 };
 
+inline bool is_ignored(const KernelAction& action) noexcept {
+  return reinterpret_cast<uintptr_t>(action.handler) == reinterpret_cast<uintptr_t>(SIG_IGN);
+}
+inline bool is_handler(const KernelAction& action) noexcept {
+  return action.handler != nullptr && !is_ignored(action);
+}
+
 // Return whether it could be done.
 inline bool get_kernel_action(int number, KernelAction& action) noexcept {
   return syscall(SYS_rt_sigaction, number, nullptr, &action, sizeof action.mask) == 0;

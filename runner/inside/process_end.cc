@@ -27,6 +27,7 @@
 #include "runner/inside/in_front.h"
 #include "runner/inside/interrupted_call.h"
 #include "runner/inside/kernel_signals.h"
+#include "runner/inside/thread_visits.h"
 #include "runner/inside/write_in_copy.h"
 #include "text/output.h"
 
@@ -149,9 +150,6 @@ class Signalled {
         number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT;
     return now.handler == &on_signal || (is_polite && !is_ignored(now));
   }
-  static bool is_ignored(const KernelAction& action) noexcept {
-    return reinterpret_cast<uintptr_t>(action.handler) == reinterpret_cast<uintptr_t>(SIG_IGN);
-  }
 
   static std::atomic<int64_t> since_ns_;  // 0: none has come
   static uint64_t expected_;
@@ -199,61 +197,13 @@ void leave_out(void* the_end, int part, CopyResult reason) noexcept {
   }
 }
 
-// Whether a signal has ended a system call that bare would go on: poll(), nanosleep() and others
-// return EINTR after any handler. A thread that waits in one of them holds no lock of a heap or of
-// the books. Not known on other processors.
-bool has_ended_call(const void* context) {
-  const mcontext_t& state = static_cast<const ucontext_t*>(context)->uc_mcontext;
-#if defined(__x86_64__)
-  constexpr unsigned char kSyscall[] = {0x0f, 0x05};
-  return state.gregs[REG_RAX] == -EINTR &&
-         std::memcmp(reinterpret_cast<const char*>(state.gregs[REG_RIP]) - sizeof kSyscall,
-                     kSyscall, sizeof kSyscall) == 0;
-#elif defined(__aarch64__)
-  constexpr uint32_t kSvc = 0xd4000001;
-  return static_cast<int64_t>(state.regs[0]) == -EINTR &&
-         std::memcmp(reinterpret_cast<const char*>(state.pc) - sizeof kSvc, &kSvc, sizeof kSvc) ==
-             0;
-#else
-  static_cast<void>(state);
-  return false;
-#endif
-}
-
 // The other threads of a process that a signal or _exit() ends would go on until the report is
 // written, maybe on memory that is broken. So each waits in a handler of ours.
-//
-// The signal is one of the C library's own (SIGSETXID): no program handles it, blocks it or waits
-// for it, as setuid() has to reach every thread.
 class OtherThreads {
  public:
-  // Takes its flags from a handler of ours that the C library has set. Call it outside of signal
-  // handlers.
-  static void prepare(uint64_t signals_with_handler) noexcept {
-    for (int number = 1; number <= kMaxSignal; ++number) {
-      KernelAction now;
-      if ((signals_with_handler & bit_of(number)) == 0 || !get_kernel_action(number, now) ||
-          now.handler != &on_signal)
-        continue;
-      now.handler = &on_stop;
-      ours_ = now;
-      return;
-    }
-  }
   static void stop() noexcept {
-    if (ours_.handler == nullptr) return;
-    if (!has_handler_) {
-      has_handler_ = get_kernel_action(kSignal, before_) && set_kernel_action(kSignal, ours_);
-      if (!has_handler_) return;
-    }
     stopped_.store(1);
-    const int folder = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0) return;
-    alignas(8) std::array<char, 2048> entries;
-    long bytes = 0;
-    while ((bytes = syscall(SYS_getdents64, folder, entries.data(), entries.size())) > 0)
-      stop_all(entries.data(), bytes);
-    close(folder);
+    visit_other_threads(&wait_here);
   }
   static void go_on() noexcept {
     if (stopped_.exchange(0) != 0)
@@ -268,60 +218,21 @@ class OtherThreads {
   }
 
  private:
-  static constexpr int kSignal = 33;
-
-  static void on_stop(int number, siginfo_t* info, void* context) {
-    if (!is_meant_by(*info)) {
-      const auto handler = reinterpret_cast<uintptr_t>(before_.handler);
-      if (handler > reinterpret_cast<uintptr_t>(SIG_IGN)) before_.handler(number, info, context);
-      return;
-    }
-    const int error = errno;
-    // It would see an end that bare there is not, so it waits until the process is gone.
-    const bool for_good = has_ended_call(context);
+  // A thread whose call has ended would see an end that bare there is not. It holds no lock of a
+  // heap or of the books, so it waits until the process is gone.
+  static void wait_here(ucontext_t& state) noexcept {
+    const bool for_good = has_ended_call(state);
     while (for_good || stopped_.load() != 0) wait_for_change(for_good ? never_ : stopped_);
-    errno = error;
   }
   static void wait_for_change(const std::atomic<int>& place) noexcept {
     syscall(SYS_futex, &place, FUTEX_WAIT_PRIVATE, 1, nullptr, nullptr, 0);
   }
-  static bool is_meant_by(const siginfo_t& info) noexcept {
-    return info.si_code == SI_QUEUE && info.si_pid == process &&
-           info.si_value.sival_ptr == static_cast<void*>(&stopped_);
-  }
-  static void stop_all(const char* entries, long bytes) noexcept {
-    constexpr size_t kLength = 16, kName = 19;  // of linux_dirent64
-    for (long at = 0; at < bytes;) {
-      uint16_t length = 0;
-      std::memcpy(&length, entries + at + kLength, sizeof length);
-      pid_t thread = 0;
-      for (const char* name = entries + at + kName; *name >= '0' && *name <= '9'; ++name)
-        thread = 10 * thread + (*name - '0');
-      if (thread != 0 && thread != this_thread()) stop_one(thread);
-      at += length;
-    }
-  }
-  static void stop_one(pid_t thread) noexcept {
-    siginfo_t info{};
-    info.si_signo = kSignal;
-    info.si_code = SI_QUEUE;
-    info.si_pid = process;
-    info.si_uid = getuid();
-    info.si_value.sival_ptr = &stopped_;
-    syscall(SYS_rt_tgsigqueueinfo, process, thread, kSignal, &info);
-  }
 
   static std::atomic<int> stopped_;
   static std::atomic<int> never_;  // 1 for ever
-  static KernelAction ours_;       // null: others are not stopped
-  static KernelAction before_;     // the C library's
-  static bool has_handler_;
 };
 std::atomic<int> OtherThreads::stopped_{0};
 std::atomic<int> OtherThreads::never_{1};
-KernelAction OtherThreads::ours_;
-KernelAction OtherThreads::before_;
-bool OtherThreads::has_handler_ = false;
 
 // Call it with the turn. `blocked`: what the program itself blocks on this thread.
 CopyResult write_now(const EndOfProcess& end, uint64_t blocked, int copies_if_locked = 0) {
@@ -429,9 +340,11 @@ bool write_at_signal(int number, const siginfo_t* info, const void* context) {
   end.signal = kNames[static_cast<size_t>(number)];
   const Turn turn;
   if (!turn || !writer.take(end)) return true;
-  const bool may_go_on = !is_fault(number, info) && number != SIGABRT &&
-                         ComesAgain::times(number) < ComesAgain::kMaxTimes &&
-                         (end.goes_on() || !has_ended_call(context));
+  if (!end.goes_on()) bury_copies();
+  const bool may_go_on =
+      !is_fault(number, info) && number != SIGABRT &&
+      ComesAgain::times(number) < ComesAgain::kMaxTimes &&
+      (end.goes_on() || !has_ended_call(*static_cast<const ucontext_t*>(context)));
   if (!end.goes_on()) OtherThreads::stop();
   const int copies_if_locked = may_go_on ? kCopiesEachTime : 0;
   if (write_now(end, blocked_before(context), copies_if_locked) != CopyResult::kLocked ||
@@ -467,6 +380,7 @@ void report_now(const EndOfProcess& end) noexcept {
   const int error = errno;
   const Turn turn;
   if (turn && writer.take(end)) {
+    bury_copies();
     if (end.kind == EndOfProcess::Kind::kSuddenExit) OtherThreads::stop();
     write_now(end, blocked_signals());
   }
@@ -540,6 +454,16 @@ void set_handlers(uint64_t signals, const struct sigaction& action) {
   }
 }
 
+// As the C library has set one of ours.
+void prepare_visits(uint64_t signals) {
+  for (int number = 1; number < static_cast<int>(kNames.size()); ++number) {
+    KernelAction now;
+    if ((signals & bit_of(number)) != 0 && get_kernel_action(number, now) &&
+        now.handler == &on_signal)
+      return prepare_visits(now);
+  }
+}
+
 // The first process of a namespace is ended by its own faults only.
 uint64_t deadly_signals() {
   uint64_t signals = 0;
@@ -578,7 +502,7 @@ void watch_ends(const EndWriter& its_writer) noexcept {
   } else {
     set_handlers(signals, action);
   }
-  OtherThreads::prepare(signals);
+  prepare_visits(signals);
   observe_sudden_exit(&on_sudden_exit);
   if (const auto observe =
           find_in_front<decltype(&memledger_observe_exit)>("memledger_observe_exit"))

@@ -33,8 +33,8 @@ struct NvmlMemory {
 
 using NvmlHandle = void*;
 
-constexpr size_t kMostProcesses = 256;
-constexpr int kMostDevices = 64;
+constexpr size_t kMaxProcesses = 256;
+constexpr int kMaxDevices = 64;
 constexpr int kBusIdLength = 32;
 constexpr int kNameLength = 96;
 constexpr unsigned kMemoryVersion = sizeof(NvmlMemory) | 2U << 24;
@@ -94,11 +94,11 @@ std::string name_of(NvmlHandle handle) {
 // Empty where the driver does not say: in a container it knows processes by other numbers.
 std::optional<int64_t> bytes_of_process(NvmlHandle handle) {
   const Nvml& nvml = Nvml::get();
-  std::array<NvmlProcess, kMostProcesses> processes{};
-  unsigned count = kMostProcesses;
+  std::array<NvmlProcess, kMaxProcesses> processes{};
+  unsigned count = kMaxProcesses;
   if (nvml.processes == nullptr || nvml.processes(handle, &count, processes.data()) != 0)
     return std::nullopt;
-  const NvmlProcess* const end = processes.data() + std::min<size_t>(count, kMostProcesses);
+  const NvmlProcess* const end = processes.data() + std::min<size_t>(count, kMaxProcesses);
   const NvmlProcess* const own = std::find_if(
       processes.cbegin(), end,
       [](const NvmlProcess& process) { return process.pid == static_cast<unsigned>(getpid()); });
@@ -169,7 +169,7 @@ std::vector<memledger_virtual_gpu_use> real_device_uses() {
   std::vector<memledger_virtual_gpu_use> rows;
   // CUDA is not asked for their number: that would initialize it, and a child that is forked
   // afterwards could not use it.
-  for (int i = 0; i < kMostDevices && device_statistics(cuda(i)).has_value(); ++i)
+  for (int i = 0; i < kMaxDevices && device_statistics(cuda(i)).has_value(); ++i)
     rows.push_back(row_of(i));
   return rows;
 }

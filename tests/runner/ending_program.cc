@@ -7,6 +7,8 @@
 #include <ATen/ops/empty.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -213,6 +215,79 @@ void wait_for_all_signals() {
   }).detach();
 }
 
+void say_blocked(const char* who) {
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  say(who);
+  say(sigismember(&blocked, SIGUSR2) == 1 ? ": blocked\n" : ": not blocked\n");
+}
+
+// The signal as the program itself uses it, which also asks for reports.
+sigset_t user_signal() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR2);
+  return set;
+}
+void say_masks() {
+  const sigset_t set = user_signal();
+  sigset_t before;
+  say_blocked("at first");
+  pthread_sigmask(SIG_BLOCK, &set, &before);
+  say_blocked("when asked for");
+  const auto say_in_child = [] {
+    const pid_t child = fork();
+    if (child == 0) {
+      say_blocked("child");
+      std::system("sed -n s/^SigBlk/SigBlk/p /proc/self/status");
+      _exit(0);
+    }
+    waitpid(child, nullptr, 0);
+  };
+  say_in_child();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  say_blocked("as before");
+  say_in_child();
+}
+
+void handle_in_worker() {
+  static std::atomic<bool> is_handled{false};
+  std::thread worker([] {
+    while (!is_handled) usleep(1'000);
+  });
+  signal(SIGUSR2, [](int) { is_handled = true; });
+  pthread_kill(worker.native_handle(), SIGUSR2);
+  for (int i = 0; i < 3'000 && !is_handled; ++i) usleep(1'000);
+  say(is_handled ? "handled\n" : "never handled\n");
+  is_handled = true;
+  worker.join();
+}
+
+void wait_for_user_signal() {
+  const sigset_t set = user_signal();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  std::thread waiter([set] {
+    for (int i = 0; i < 20; ++i) {
+      int taken = 0;
+      sigwait(&set, &taken);
+      if (taken != SIGUSR2) say("another signal\n");
+    }
+    say("all 20\n");
+  });
+  usleep(100'000);
+  for (int i = 0; i < 20; ++i) {
+    kill(getpid(), SIGUSR2);
+    usleep(5'000);
+  }
+  waiter.join();
+}
+
+void call_alone() {
+  say(unshare(CLONE_NEWUSER) == 0 ? "unshared\n" : std::strerror(errno));
+  wait_for_signal();
+}
+
 // Sets a handler that is called once, and says whether it is as the program has set it.
 void handle_once(int number) {
   struct sigaction action {};
@@ -373,6 +448,10 @@ const std::map<std::string, std::function<void()>> ends = {
        say("ready\n");
        std::exit(all->empty() ? 1 : 0);
      }},
+    {"masks", [] { say_masks(); }},
+    {"handle_in_worker", [] { handle_in_worker(); }},
+    {"wait_for_user_signal", [] { wait_for_user_signal(); }},
+    {"call_alone", [] { call_alone(); }},
     {"exec_in_child", [] { run_in_vforked_child(); }},
     {"many_storages",
      [] {
@@ -412,6 +491,7 @@ const std::map<std::string, std::function<void()>> ends = {
 // Makes no tensor, and ends as the program that it starts, if any.
 int end_without_tensor(const char* program, const std::string& end) {
   int status = SIGTERM;
+  if (end == "idle_wait") wait_for_signal();
   if (end == "launcher") {
     const pid_t child = fork();
     if (child == 0) execl(program, program, "sent", nullptr);
@@ -423,7 +503,8 @@ int end_without_tensor(const char* program, const std::string& end) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
-  if (what == "launcher" || what == "idle") return end_without_tensor(argv[0], what);
+  if (what == "launcher" || what == "idle" || what == "idle_wait")
+    return end_without_tensor(argv[0], what);
   number = argc > 2 ? std::atoi(argv[2]) : 0;
   const auto end = ends.find(what);
   if (end == ends.end()) return 64;

@@ -279,9 +279,7 @@ KINDS = [
 ]
 
 # Cells that are known to fail, with the reason. Each run tells them.
-KNOWN = {
-    "cpp/demand_usage": "the copy that writes a report on demand counts as a child that was waited for (RUSAGE_CHILDREN)",
-}
+KNOWN = {}
 
 # ------------------------------------------------------------------------------------------------
 # Runs

@@ -309,6 +309,31 @@ kill -TERM "$process"
 status
 check "on demand: status" equal $? 143
 check "on demand: each time, and at the end" equal "$(grep -c 'peak allocated' err)" 3
+# The program's own use of the signal that asks for reports is as it would be without them.
+for end in masks handle_in_worker wait_for_user_signal; do
+  timeout --foreground -k 1 60 "$program" $end </dev/null >out.bare 2>/dev/null
+  run --report-on=SIGUSR2 -- "$program" $end
+  check "$end, and reports on demand: status" equal $? 0
+  same "$end, and reports on demand" "$(cat out)" "$(cat out.bare)"
+done
+# So is a call that works in a process of one thread only; there are reports after it.
+if unshare --user true 2>/dev/null; then
+  start --report-on=SIGUSR2 -- "$program" call_alone
+  check "a call that needs one thread: works" has out unshared
+  kill -USR2 "$process"
+  for ((i = 0; i < 300; i++)); do grep -qs 'on demand' err && break; sleep 0.1; done
+  check "a call that needs one thread: a report after it" reported "on demand,"
+  kill -TERM "$process"
+  status
+fi
+# A copy is no child: a process that has made none has something to say.
+start --report-on=SIGUSR2 -- "$program" idle_wait
+kill -USR2 "$process"
+for ((i = 0; i < 300; i++)); do grep -qs 'on demand' err && break; sleep 0.1; done
+sleep 0.5
+kill -TERM "$process"
+status
+check "without a tensor, after a report on demand: a line" matches err "made no tensor: nothing to report$"
 run --report-on=SIGKILL -- "$program" return
 check "no such demand: status" equal $? 2
 check "no such demand: named" has err "--report-on=SIGKILL: it is SIGUSR1 or SIGUSR2"
