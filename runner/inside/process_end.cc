@@ -331,6 +331,14 @@ uint64_t blocked_before(const void* context) {
   return blocked;
 }
 
+// Whether this thread may go on for a moment, so that it leaves what it holds. Not from a call that
+// the signal has ended, or by which it was sent: no lock is held there, and bare it never returns.
+bool may_go_on_from(const siginfo_t& info, const ucontext_t& state) {
+  const bool is_own =
+      info.si_pid == process && (info.si_code == SI_TKILL || info.si_code == SI_USER);
+  return !has_ended_call(state) && !(is_own && result_of_call(state, 1) == 0);
+}
+
 // Returns false if the signal will come again.
 bool write_at_signal(int number, const siginfo_t* info, const void* context) {
   constexpr int kCopiesEachTime = 4;
@@ -344,7 +352,7 @@ bool write_at_signal(int number, const siginfo_t* info, const void* context) {
   const bool may_go_on =
       !is_fault(number, info) && number != SIGABRT &&
       ComesAgain::times(number) < ComesAgain::kMaxTimes &&
-      (end.goes_on() || !has_ended_call(*static_cast<const ucontext_t*>(context)));
+      (end.goes_on() || may_go_on_from(*info, *static_cast<const ucontext_t*>(context)));
   if (!end.goes_on()) OtherThreads::stop();
   const int copies_if_locked = may_go_on ? kCopiesEachTime : 0;
   if (write_now(end, blocked_before(context), copies_if_locked) != CopyResult::kLocked ||

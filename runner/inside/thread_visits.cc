@@ -98,21 +98,25 @@ void visit_other_threads(Visit visit) noexcept {
   close(folder);
 }
 
-bool has_ended_call(const ucontext_t& state) noexcept {
+int64_t result_of_call(const ucontext_t& state, int64_t otherwise) noexcept {
 #if defined(__x86_64__)
-  constexpr unsigned char kSyscall[] = {0x0f, 0x05};
-  const auto* const next = reinterpret_cast<const char*>(state.uc_mcontext.gregs[REG_RIP]);
-  return state.uc_mcontext.gregs[REG_RAX] == -EINTR &&
-         std::memcmp(next - sizeof kSyscall, kSyscall, sizeof kSyscall) == 0;
+  constexpr unsigned char kCall[] = {0x0f, 0x05};
+  const auto next = static_cast<uintptr_t>(state.uc_mcontext.gregs[REG_RIP]);
+  const int64_t result = state.uc_mcontext.gregs[REG_RAX];
 #elif defined(__aarch64__)
-  constexpr uint32_t kSvc = 0xd4000001;
-  const auto* const next = reinterpret_cast<const char*>(state.uc_mcontext.pc);
-  return static_cast<int64_t>(state.uc_mcontext.regs[0]) == -EINTR &&
-         std::memcmp(next - sizeof kSvc, &kSvc, sizeof kSvc) == 0;
+  constexpr uint32_t kCall[] = {0xd4000001};
+  const uintptr_t next = state.uc_mcontext.pc;
+  const auto result = static_cast<int64_t>(state.uc_mcontext.regs[0]);
 #else
-  static_cast<void>(state);
-  return false;
+  constexpr char kCall[] = {0};
+  const uintptr_t next = 0;
+  const int64_t result = otherwise;
 #endif
+  constexpr uintptr_t kNowhere = 4096;
+  const bool is_after_call =
+      next > kNowhere && result <= 0 && result >= -EINTR &&
+      std::memcmp(reinterpret_cast<const char*>(next) - sizeof kCall, kCall, sizeof kCall) == 0;
+  return is_after_call ? result : otherwise;
 }
 
 }  // namespace memledger::inside

@@ -7,6 +7,9 @@
 
 #include <ucontext.h>
 
+#include <cerrno>
+#include <cstdint>
+
 #include "runner/inside/kernel_signals.h"
 
 namespace memledger::inside {
@@ -22,8 +25,15 @@ void prepare_visits(const KernelAction& like) noexcept;
 // Two visits at most are known to a process.
 void visit_other_threads(Visit visit) noexcept;
 
-// Whether a signal has ended a system call that without a handler would go on: poll(), nanosleep()
-// and others return EINTR after any. Not known on other processors than x86-64 and AArch64: false.
-bool has_ended_call(const ucontext_t& state) noexcept;
+// Returns what a system call has returned after which the signal came at once, `otherwise` where
+// none has. Not known on other processors than x86-64 and AArch64: `otherwise`. Not for faults,
+// which may be at an address without code.
+int64_t result_of_call(const ucontext_t& state, int64_t otherwise) noexcept;
+
+// Whether the signal has ended a system call that without a handler would go on: poll(),
+// nanosleep() and others return EINTR after any.
+inline bool has_ended_call(const ucontext_t& state) noexcept {
+  return result_of_call(state, 0) == -EINTR;
+}
 
 }  // namespace memledger::inside

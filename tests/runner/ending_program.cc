@@ -6,6 +6,7 @@
 // NOLINTBEGIN: it does on purpose what clang-tidy warns of.
 #include <ATen/ops/empty.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -106,6 +107,21 @@ void allow_no_processes() {
   constexpr uid_t kNobody = 65534;
   const rlimit none{};
   if (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0) _exit(99);
+  if (setrlimit(RLIMIT_NPROC, &none) != 0) _exit(99);
+}
+
+// Another process may be made 0.2 s from now: a child of this one sees to it.
+void allow_processes_later() {
+  constexpr uid_t kNobody = 65534;
+  rlimit before{};
+  if (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0) _exit(99);
+  if (getrlimit(RLIMIT_NPROC, &before) != 0) _exit(99);
+  if (fork() == 0) {
+    usleep(200'000);
+    prlimit(getppid(), RLIMIT_NPROC, &before, nullptr);
+    _exit(0);
+  }
+  const rlimit none{0, before.rlim_max};
   if (setrlimit(RLIMIT_NPROC, &none) != 0) _exit(99);
 }
 
@@ -213,6 +229,17 @@ void wait_for_all_signals() {
       say(text);
     }
   }).detach();
+}
+
+// A thread holds the C library's lock of this thread's heap, nearly all the time.
+void hold_lock_of_heap() {
+  std::vector<void*> blocks(100'000);
+  for (void*& block : blocks) block = std::malloc(16 << 10);
+  for (size_t i = 0; i < blocks.size(); i += 2) std::free(blocks[i]);
+  std::thread([] {
+    while (true) malloc_trim(0);
+  }).detach();
+  usleep(100'000);
 }
 
 void say_blocked(const char* who) {
@@ -375,6 +402,11 @@ const std::map<std::string, std::function<void()>> ends = {
        allow_no_processes();
        raise(SIGTERM);
      }},
+    {"uncopied_at_first",
+     [] {
+       allow_processes_later();
+       raise(SIGTERM);
+     }},
     {"raise", [] { raise(number); }},
     {"exit_in_handler", [] { end_in_handler([](int) { std::exit(0); }); }},
     {"quick_exit_in_handler", [] { end_in_handler([](int) { std::quick_exit(0); }); }},
@@ -415,6 +447,13 @@ const std::map<std::string, std::function<void()>> ends = {
        for (int i = 0; i < 3; ++i) std::thread(&work).detach();
        usleep(100'000);
        raise(SIGTERM);
+       say("goes on\n");
+     }},
+    {"raise_beside_lock",
+     [] {
+       hold_lock_of_heap();
+       raise(SIGTERM);
+       say("goes on\n");
      }},
     {"wait_for_all_signals",
      [] {
