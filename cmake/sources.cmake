@@ -185,6 +185,8 @@ set(MEMLEDGER_INSIDE_SOURCES
   runner/inside/real_devices.cc
   runner/inside/run_report.cc
   runner/inside/settled_peak.cc
+  runner/inside/thread_calls.cc
+  runner/inside/thread_visits.cc
   runner/inside/trained_parameters.cc
   runner/inside/watch.cc
   runner/inside/write_in_copy.cc
@@ -216,6 +218,7 @@ set(MEMLEDGER_PRELOAD_SOURCES
   runner/inside/end_calls.cc
   runner/inside/exec_calls.cc
   runner/inside/preload.cc
+  runner/inside/thread_calls.cc
   runner/inside/torch_calls.cc
 )
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "runner/path_search.h"
 #include "runner/program_kind.h"
 
 namespace memledger::runner {
@@ -68,14 +69,9 @@ bool contains_libtorch(const std::string& path) {
 }  // namespace
 
 std::string find_program(const std::string& program) {
-  if (program.find('/') != std::string::npos) return program;
-  const char* const folders = std::getenv("PATH");
-  std::istringstream in(folders == nullptr ? "/usr/bin:/bin" : folders);
-  for (std::string folder; std::getline(in, folder, ':');) {
-    std::string path = absl::StrCat(folder.empty() ? "." : folder, "/", program);
-    if (access(path.c_str(), X_OK) == 0) return path;
-  }
-  return program;
+  char room[4096];
+  const char* const path = find_in_path(program.c_str(), room);
+  return path == nullptr ? program : path;
 }
 
 bool gains_privileges(const std::string& path) {

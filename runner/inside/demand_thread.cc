@@ -1,16 +1,22 @@
 #include "runner/inside/demand_thread.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 
 #include "runner/inside/end_calls.h"
-#include "runner/inside/exec_observers.h"
+#include "runner/inside/in_front.h"
 #include "runner/inside/interrupted_call.h"
+#include "runner/inside/kernel_signals.h"
+#include "runner/inside/thread_calls.h"
+#include "runner/inside/thread_visits.h"
 
 namespace memledger::inside {
 namespace {
@@ -18,70 +24,113 @@ namespace {
 int number = 0;
 pid_t process = 0;
 pthread_t thread;
-decltype(&memledger_unblock_at_exec) unblock_at_exec = nullptr;
-std::atomic<bool> is_programs{false};  // the program has an action of its own
+std::atomic<pid_t> thread_id{0};
+decltype(&memledger_hide_blocked) hide_blocked = nullptr;
+decltype(&memledger_asks_to_block) asks_to_block = nullptr;
+std::atomic<bool> is_programs{false};  // the program has a use of its own
+std::atomic<bool> ends{false};
 
-sigset_t only_it() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, number);
-  return set;
+// The system call itself: sigwait() is one of those that tell of the program's own use.
+siginfo_t wait_for_signal() {
+  siginfo_t info{};
+  const uint64_t only_it = bit_of(number);
+  while (syscall(SYS_rt_sigtimedwait, &only_it, &info, nullptr, sizeof only_it) != number) {
+  }
+  return info;
 }
 
 void* take(void* /*unused*/) {
   pthread_setname_np(pthread_self(), "memledger");
-  const sigset_t set = only_it();
+  thread_id.store(static_cast<pid_t>(syscall(SYS_gettid)));
   while (true) {
-    int taken = 0;
-    if (sigwait(&set, &taken) != 0) continue;
-    if (is_programs.load()) return nullptr;
+    const siginfo_t info = wait_for_signal();
+    if (info.si_code == SI_TKILL && ends.load()) return nullptr;
     // The handler runs here.
     pthread_kill(pthread_self(), number);
-    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    change_blocked_signals(SIG_UNBLOCK, bit_of(number));
+    change_blocked_signals(SIG_BLOCK, bit_of(number));
   }
-}
-
-void unblock() noexcept {
-  const sigset_t set = only_it();
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-}
-
-void give_back(int of_action) noexcept {
-  if (of_action != number || getpid() != process || is_programs.exchange(true)) return;
-  pthread_kill(thread, number);  // ends it
-  unblock_at_exec(0);
-  expect_blocked(0);
-  unblock();
-}
-
-// The library that stands first in the process has the functions that the program calls.
-template <typename F>
-F find_in_front(const char* name) noexcept {
-  void* const program = dlopen(nullptr, RTLD_NOW);
-  return program == nullptr ? nullptr : reinterpret_cast<F>(dlsym(program, name));
-}
-
-// Whether the program had an action of its own before memledger was there. It is told of its own
-// actions only.
-bool has_programs_action() noexcept {
-  const auto ask =
-      find_in_front<int (*)(int, const struct sigaction*, struct sigaction*)>("sigaction");
-  struct sigaction now;
-  return ask == nullptr || ask(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL;
 }
 
 bool make_thread() noexcept {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  ends.store(false);
+  thread_id.store(0);
+  const uint64_t before = change_blocked_signals(SIG_SETMASK, ~uint64_t{0});
   const bool is_made = pthread_create(&thread, nullptr, &take, nullptr) == 0;
-  if (is_made) {
-    pthread_detach(thread);
-    sigaddset(&before, number);
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  change_blocked_signals(SIG_SETMASK, is_made ? before | bit_of(number) : before);
+  if (!is_made) ends.store(true);
   return is_made;
+}
+
+void end_thread() noexcept {
+  if (ends.exchange(true)) return;
+  pthread_kill(thread, number);
+}
+
+void unblock_here(ucontext_t& state) noexcept {
+  if (asks_to_block()) return;
+  // The kernel's set has eight bytes, and the C library's reaches over what follows.
+  uint64_t blocked = 0;
+  std::memcpy(&blocked, &state.uc_sigmask, sizeof blocked);
+  blocked &= ~bit_of(number);
+  std::memcpy(&state.uc_sigmask, &blocked, sizeof blocked);
+}
+
+void unblock() noexcept {
+  if (!asks_to_block()) change_blocked_signals(SIG_UNBLOCK, bit_of(number));
+}
+
+void give_back() noexcept {
+  if (getpid() != process || is_programs.exchange(true)) return;
+  if (!ends.load()) pthread_detach(thread);
+  end_thread();
+  hide_blocked(0);
+  expect_blocked(0);
+  unblock();
+  visit_other_threads(&unblock_here);
+}
+void note_action(int of_action) noexcept {
+  if (of_action == number) give_back();
+}
+
+void be_a_child() noexcept {
+  if (is_programs.load()) return;
+  hide_blocked(0);
+  unblock();
+}
+
+// Whether there is no thread but the calling one and ours: else it would be of no use to end ours.
+bool is_alone() noexcept {
+  struct stat tasks;
+  return stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink == 4;
+}
+
+// Returns whether the thread was ended, and is gone for the kernel, too.
+bool leave_alone() noexcept {
+  if (is_programs.load() || !is_alone() || ends.load()) return false;
+  const pid_t id = thread_id.load();
+  end_thread();
+  pthread_join(thread, nullptr);
+  while (id != 0 && syscall(SYS_tgkill, process, id, 0) == 0) {
+    const timespec pause{0, 100'000};
+    nanosleep(&pause, nullptr);
+  }
+  return true;
+}
+
+// In a new namespace of processes there can be no other thread.
+void come_back() noexcept {
+  if (!make_thread()) give_back();
+}
+
+// Whether the program had an action of its own before memledger was there, or blocks the signal. It
+// is told of its own actions only.
+bool has_programs_use() noexcept {
+  const auto ask =
+      find_in_front<int (*)(int, const struct sigaction*, struct sigaction*)>("sigaction");
+  struct sigaction now;
+  return (blocked_signals() & bit_of(number)) != 0 || ask == nullptr ||
+         ask(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL;
 }
 
 }  // namespace
@@ -89,16 +138,24 @@ bool make_thread() noexcept {
 void take_on_own_thread(int signal) noexcept {
   const auto observe_actions =
       find_in_front<decltype(&memledger_observe_own_actions)>("memledger_observe_own_actions");
-  unblock_at_exec =
-      find_in_front<decltype(&memledger_unblock_at_exec)>("memledger_unblock_at_exec");
-  if (signal == 0 || observe_actions == nullptr || unblock_at_exec == nullptr) return;
+  const auto observe_waits =
+      find_in_front<decltype(&memledger_observe_waits)>("memledger_observe_waits");
+  const auto observe_lone_calls =
+      find_in_front<decltype(&memledger_observe_lone_calls)>("memledger_observe_lone_calls");
+  hide_blocked = find_in_front<decltype(&memledger_hide_blocked)>("memledger_hide_blocked");
+  asks_to_block = find_in_front<decltype(&memledger_asks_to_block)>("memledger_asks_to_block");
+  if (signal == 0 || observe_actions == nullptr || observe_waits == nullptr ||
+      observe_lone_calls == nullptr || hide_blocked == nullptr || asks_to_block == nullptr)
+    return;
   number = signal;
   process = getpid();
-  if (has_programs_action()) return;
-  if (pthread_atfork(nullptr, nullptr, &unblock) != 0 || !make_thread()) return;
-  unblock_at_exec(signal);
+  if (has_programs_use()) return;
+  if (pthread_atfork(nullptr, nullptr, &be_a_child) != 0 || !make_thread()) return;
+  hide_blocked(signal);
   expect_blocked(signal);
-  observe_actions(&give_back);
+  observe_actions(&note_action);
+  observe_waits(&give_back);
+  observe_lone_calls(&leave_alone, &come_back);
 }
 
 }  // namespace memledger::inside

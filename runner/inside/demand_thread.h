@@ -2,16 +2,18 @@
 
 // Takes the signal that asks for a report on a thread of its own, so that no call of the program's
 // is interrupted: sleep(), poll() and others end early after any handler, whatever SA_RESTART says.
-//
-// The program's threads block the signal: the one that calls this, and those that are made later.
-// A thread that has set its mask itself handles the signal as without all this. Programs that are
-// started, and children, do not have the signal blocked (exec_calls.cc). A program that sets an
-// action of its own for the signal gets it back, on the thread that sets it.
 
 namespace memledger::inside {
 
-// Call it once, when the handler is set. Does nothing where the functions that start programs are
-// not ours, as such programs would have the signal blocked.
+// Call it once, when the handler is set. Does nothing where the functions that the program calls
+// are not ours, or the program has a use of its own for the signal.
+//
+// From then on the program's threads block the signal, and see nothing of that (thread_calls.h).
+// Threads that were there before, and calls with a mask of their own (ppoll()), handle it as
+// without all this. Programs that are started, and children, have the mask that the program has
+// asked for. A program that sets an action of its own for the signal, or waits for it, gets it back
+// on all threads. For a call that works in a process of one thread only (unshare(), setns()) the
+// thread is ended, and made anew after it.
 void take_on_own_thread(int signal) noexcept;
 
 }  // namespace memledger::inside

@@ -12,7 +12,7 @@
 
 #include <alloca.h>
 #include <errno.h>
-#include <pthread.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -22,7 +22,10 @@
 #include <unistd.h>
 
 #include "runner/environment.h"
+#include "runner/inside/kernel_signals.h"
 #include "runner/inside/real_function.h"
+#include "runner/inside/thread_calls.h"
+#include "runner/path_search.h"
 #include "runner/program_kind.h"
 
 namespace memledger::inside {
@@ -33,13 +36,15 @@ ExecObservers exec_observers;
 
 namespace {
 
+using memledger::find_in_path;
 using memledger::kind_of_program;
+using memledger::may_run;
 using memledger::ProgramKind;
 using memledger::takes_preloaded_libraries;
+using memledger::inside::bit_of;
+using memledger::inside::change_blocked_signals;
 using memledger::inside::exec_observers;
 using memledger::inside::ExecObserver;
-using memledger::inside::is_found;
-using memledger::inside::may_run;
 using memledger::inside::ObservedExec;
 using memledger::inside::RealFunction;
 
@@ -89,30 +94,25 @@ int run_real(RealFunction<Function>& function, Arguments... arguments) {
   return -1;
 }
 
-// A signal that only we have blocked.
-int unblocked_signal = 0;
-
-// Programs inherit the mask of the thread that starts them.
+// Programs inherit the mask of the thread that starts them: without what we alone have blocked.
 class ProgramsMask {
  public:
   ProgramsMask() {
-    const int number = __atomic_load_n(&unblocked_signal, __ATOMIC_ACQUIRE);
-    if (number == 0) return;
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, number);
-    is_set_ = pthread_sigmask(SIG_UNBLOCK, &set, &before_) == 0;
+    const int number = memledger_hidden_signal();
+    if (number == 0 || memledger_asks_to_block()) return;
+    before_ = change_blocked_signals(SIG_UNBLOCK, bit_of(number));
+    is_set_ = true;
   }
   ~ProgramsMask() {
     const int error = errno;
-    if (is_set_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    if (is_set_) change_blocked_signals(SIG_SETMASK, before_);
     errno = error;
   }
   ProgramsMask(const ProgramsMask&) = delete;
   ProgramsMask& operator=(const ProgramsMask&) = delete;
 
  private:
-  sigset_t before_;
+  uint64_t before_ = 0;
   bool is_set_ = false;
 };
 
@@ -156,23 +156,14 @@ int with_environment(ProgramKind kind, Words environment, Call call) {
 
 // The kind of the file that execvp() would find.
 ProgramKind kind_in_path(const char* file) {
-  if (ours[0] == '\0') return ProgramKind::kUnknown;
-  if (strchr(file, '/') != nullptr) return kind_of_program(file);
-  const char* folders = getenv("PATH");
-  if (folders == nullptr) folders = "/bin:/usr/bin";
-  while (true) {
-    const size_t length = strcspn(folders, ":");
-    char path[4096];
-    const int size = length == 0 ? snprintf(path, sizeof path, "./%s", file)
-                                 : snprintf(path, sizeof path, "%.*s/%s", static_cast<int>(length),
-                                            folders, file);
-    const int error = errno;
-    const bool is_found = size < static_cast<int>(sizeof path) && access(path, X_OK) == 0;
-    errno = error;
-    if (is_found) return kind_of_program(path);
-    if (folders[length] == '\0') return ProgramKind::kUnknown;
-    folders += length + 1;
-  }
+  char room[4096];
+  const char* const path = ours[0] == '\0' ? nullptr : find_in_path(file, room);
+  return path == nullptr ? ProgramKind::kUnknown : kind_of_program(path);
+}
+
+bool is_found(const char* file) {
+  char room[4096];
+  return find_in_path(file, room) != nullptr;
 }
 
 ProgramKind kind_at(const char* path) {
@@ -192,10 +183,6 @@ MEMLEDGER_IN_FRONT void memledger_observe_exec(ExecObserver before, ExecObserver
   exec_observers.process = getpid();
   __atomic_store_n(&exec_observers.after, after, __ATOMIC_RELEASE);
   __atomic_store_n(&exec_observers.before, before, __ATOMIC_RELEASE);
-}
-
-MEMLEDGER_IN_FRONT void memledger_unblock_at_exec(int signal) {
-  __atomic_store_n(&unblocked_signal, signal, __ATOMIC_RELEASE);
 }
 
 MEMLEDGER_IN_FRONT int execve(const char* path, Words argv, Words environment) noexcept {

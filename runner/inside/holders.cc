@@ -17,7 +17,7 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-constexpr size_t kMostTold = 2;  // of a row
+constexpr size_t kMaxTold = 2;  // of a row
 
 struct Holder {
   std::string name;
@@ -36,10 +36,10 @@ Holders& holders() {
 
 std::string text_of(const std::vector<std::string>& names) {
   std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kMostTold); ++i)
+  for (size_t i = 0; i < std::min(names.size(), kMaxTold); ++i)
     text.append(i == 0 ? "" : ", ").append(names[i]);
-  if (names.size() > kMostTold)
-    text.append(", ").append(std::to_string(names.size() - kMostTold)).append(" more");
+  if (names.size() > kMaxTold)
+    text.append(", ").append(std::to_string(names.size() - kMaxTold)).append(" more");
   return text;
 }
 
@@ -62,7 +62,7 @@ HoldersById holders_by_id() {
   }
   size_t graphs = 0;
   for (const auto& [name, tensor] : living) {
-    if (graphs == kMostGraphs) break;
+    if (graphs == kMaxGraphs) break;
     if (tensor.grad_fn() == nullptr) continue;
     ++graphs;
     add_graph(by_id, tensor, name);

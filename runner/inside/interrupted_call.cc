@@ -17,6 +17,8 @@
 #include <tuple>
 
 #include "runner/inside/end_calls.h"
+#include "runner/inside/in_front.h"
+#include "runner/inside/kernel_signals.h"
 
 namespace memledger::inside {
 namespace {
@@ -173,10 +175,8 @@ memledger_call_has_returned:
 #endif
 
 void prepare_interrupted_calls() noexcept {
-  // The library that stands first in the process has the functions that the program calls.
-  if (void* const in_front = dlopen(nullptr, RTLD_NOW))
-    has_nodefer_handler = reinterpret_cast<decltype(has_nodefer_handler)>(
-        dlsym(in_front, "memledger_has_nodefer_handler"));
+  has_nodefer_handler =
+      find_in_front<decltype(has_nodefer_handler)>("memledger_has_nodefer_handler");
   for (size_t i = 0; i < allocation_functions.size(); ++i)
     allocation_functions[i] =
         reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, kAllocationFunctions[i]));
@@ -201,15 +201,13 @@ InterruptedCall find_interrupted_call(Reach reach) noexcept {
 }
 
 bool runs_in_signal_handler() noexcept {
-  uint64_t blocked = 0;
-  syscall(SYS_rt_sigprocmask, SIG_BLOCK, nullptr, &blocked, sizeof blocked);
-  blocked &= ~expected_blocked.load();
+  const uint64_t blocked = blocked_signals() & ~expected_blocked.load();
   const bool may_run = blocked != 0 || (has_nodefer_handler != nullptr && has_nodefer_handler());
   return may_run && find_interrupted_call(Reach::kInnermost).in_handler;
 }
 
 void expect_blocked(int signal) noexcept {
-  expected_blocked.store(signal == 0 ? 0 : uint64_t{1} << (signal - 1));
+  expected_blocked.store(signal == 0 ? 0 : bit_of(signal));
 }
 
 #if defined(__x86_64__)

@@ -26,9 +26,9 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-constexpr size_t kMostResults = 16384;
-constexpr size_t kMostHolders = 65536;
-constexpr uint64_t kMostWithoutStep = 50000;  // operators of a program that takes no step
+constexpr size_t kMaxResults = 16384;
+constexpr size_t kMaxHolders = 65536;
+constexpr uint64_t kMaxWithoutStep = 50000;  // operators of a program that takes no step
 constexpr uint64_t kFirstSteps = 4;
 
 struct Result {
@@ -45,12 +45,14 @@ struct Results {
   ResultsByTensor all;  // guarded by it, as what follows
   HoldersById held;
   uint64_t steps = 0, seen = 0;
-  at::CallbackHandle callback = 0;
-  bool is_looking = false;
   // Makes graphs, alone. Where several threads do, one may clear the gradients that another's walk
   // reads: nothing is looked at then.
   std::optional<pthread_t> trainer;
   bool has_many_trainers = false;
+  // is_looking is changed with the lock, and LibTorch is told of it without.
+  std::atomic<bool> is_looking{false};
+  std::atomic<at::CallbackHandle> callback{0};
+  std::atomic<bool> is_telling{false};
 };
 
 Results& results() {
@@ -74,10 +76,22 @@ bool is_trainer(const Results& results) {
   return results.trainer && pthread_equal(*results.trainer, pthread_self()) != 0;
 }
 
-void stop_looking(Results& results) {
-  if (!results.is_looking) return;
-  at::disableCallback(results.callback);
-  results.is_looking = false;
+// Has LibTorch call us as is_looking says. Call it without the lock, as LibTorch takes its own. A
+// thread that finds another one at it leaves it to that one.
+void tell_whether_looking(Results& results) {
+  const at::CallbackHandle callback = results.callback.load();
+  if (callback == 0) return;
+  bool told = false;
+  do {
+    if (results.is_telling.exchange(true)) return;
+    told = results.is_looking.load();
+    if (told) {
+      at::reenableCallback(callback);
+    } else {
+      at::disableCallback(callback);
+    }
+    results.is_telling.store(false);
+  } while (results.is_looking.load() != told);
 }
 
 // The operator's inputs: what it returns of them, it has not made.
@@ -102,34 +116,47 @@ std::unique_ptr<at::ObserverContext> take_inputs(const at::RecordFunction& fn) {
   }
 }
 
-void note(const at::Tensor& tensor, const Inputs& inputs, const at::RecordFunction& fn) {
-  if (!tensor.defined() || inputs.has(tensor)) return;
-  WeakTensor weak(tensor.getIntrusivePtr());
-  std::string op = fn.name();
-  const bool has_graph = tensor.requires_grad();
-  Results& results = inside::results();
-  ResultsByTensor ended;  // destroyed without the lock
-  const std::lock_guard<ForkSafeMutex> hold(results.lock);
-  if (!results.is_looking) return;
+// Returns whether one more result is to be noted. Call it with the lock.
+bool takes_one_more(Results& results, bool has_graph, ResultsByTensor& ended) {
   if (has_graph) {
     if (!results.trainer) results.trainer = pthread_self();
     if (!is_trainer(results)) {
       results.has_many_trainers = true;
       results.all.swap(ended);
-      return stop_looking(results);
+      return false;
     }
   }
-  if (results.all.size() >= kMostResults) {
+  if (results.all.size() >= kMaxResults) {
     forget_ended(results, ended);
-    if (results.all.size() >= kMostResults / 2) return stop_looking(results);
+    if (results.all.size() >= kMaxResults / 2) return false;
   }
-  if (++results.seen > kMostWithoutStep && results.steps == 0) return stop_looking(results);
+  return ++results.seen <= kMaxWithoutStep || results.steps != 0;
+}
+
+// Returns whether to look at further ones.
+bool note(Results& results, const at::Tensor& tensor, std::string op) {
+  WeakTensor weak(tensor.getIntrusivePtr());
+  const bool has_graph = tensor.requires_grad();
+  ResultsByTensor ended;  // destroyed without the lock
+  const std::lock_guard<ForkSafeMutex> hold(results.lock);
+  if (!results.is_looking.load()) return true;
+  if (!takes_one_more(results, has_graph, ended)) {
+    results.is_looking.store(false);
+    return false;
+  }
   // The outermost operator ends last: its name is the one that the program knows.
   Result& result = results.all[tensor.unsafeGetTensorImpl()];
   result.tensor = std::move(weak);
   result.op = std::move(op);
   result.step = results.steps + 1;
   result.order = results.seen;
+  return true;
+}
+
+void note(const at::Tensor& tensor, const Inputs& inputs, const at::RecordFunction& fn) {
+  if (!tensor.defined() || inputs.has(tensor)) return;
+  Results& results = inside::results();
+  if (!note(results, tensor, fn.name())) tell_whether_looking(results);
 }
 
 void note_results(const at::RecordFunction& fn, at::ObserverContext* context) {
@@ -183,7 +210,7 @@ HoldersById held_before(uint64_t now) {
       held[id].push_back("the program (" + std::to_string(others) +
                          (others == 1 ? " reference" : " references") + " to " + one.what + ")");
     }
-    if (one.tensor.grad_fn() == nullptr || graphs == kMostGraphs) continue;
+    if (one.tensor.grad_fn() == nullptr || graphs == kMaxGraphs) continue;
     ++graphs;
     add_graph(held, one.tensor, one.what, &saved);
   }
@@ -221,13 +248,16 @@ void add_graph(HoldersById& holders, const at::Tensor& root, const std::string& 
 void look_at_results() noexcept {
   try {
     Results& results = inside::results();
-    const std::lock_guard<ForkSafeMutex> hold(results.lock);
-    if (results.callback != 0) return;
-    results.callback = at::addGlobalCallback(at::RecordFunctionCallback(&take_inputs, &note_results)
-                                                 .needsInputs(true)
-                                                 .needsOutputs(true)
-                                                 .scopes({at::RecordScope::FUNCTION}));
-    results.is_looking = true;
+    static std::atomic<bool> is_asked{false};
+    if (is_asked.exchange(true)) return;
+    results.is_looking.store(true);
+    results.callback.store(
+        at::addGlobalCallback(at::RecordFunctionCallback(&take_inputs, &note_results)
+                                  .needsInputs(true)
+                                  .needsOutputs(true)
+                                  .scopes({at::RecordScope::FUNCTION})));
+    // What has changed meanwhile could not be told.
+    if (!results.is_looking.load()) tell_whether_looking(results);
   } catch (...) {
     // Without memory, nobody is said to hold anything.
   }
@@ -237,24 +267,20 @@ void note_end_of_step() noexcept {
   try {
     Results& results = inside::results();
     uint64_t step = 0;
-    bool is_due = false;
+    bool is_due = false, changes = false;
     {
       const std::lock_guard<ForkSafeMutex> hold(results.lock);
-      if (results.callback == 0 || results.has_many_trainers) return;
+      if (results.callback.load() == 0 || results.has_many_trainers) return;
       step = ++results.steps;
       const bool looks_next = step < kFirstSteps || is_power_of_two(step + 1);
       is_due = step <= kFirstSteps + 1 || is_power_of_two(step - 1);
-      if (looks_next && !results.is_looking) {
-        at::reenableCallback(results.callback);
-        results.is_looking = true;
-      } else if (!looks_next) {
-        stop_looking(results);
-      }
+      changes = results.is_looking.exchange(looks_next) != looks_next;
     }
+    if (changes) tell_whether_looking(results);
     if (!is_due || step == 1) return;
     HoldersById held = walk(step);
     const std::lock_guard<ForkSafeMutex> hold(results.lock);
-    if (results.held.size() > kMostHolders) results.held.clear();
+    if (results.held.size() > kMaxHolders) results.held.clear();
     for (auto& [id, names] : held) results.held[id] = std::move(names);
   } catch (...) {
     // Without memory, nobody is said to hold what is new.

@@ -24,7 +24,7 @@ using HoldersById = std::unordered_map<uint64_t, std::vector<std::string>>;
 using SavedCounts = std::unordered_map<uintptr_t, int64_t>;
 
 // So many graphs are walked for one report.
-inline constexpr size_t kMostGraphs = 16;
+inline constexpr size_t kMaxGraphs = 16;
 
 // Adds what the graph of `root` holds, each storage once, as `NODE.SLOT in the graph of NAME`.
 // Nothing if backward() has freed it. Threads: see saved_for_backward().

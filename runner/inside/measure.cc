@@ -58,7 +58,7 @@ constexpr int64_t kStackFrom = int64_t{1} << 20;
 // Python's are cheaper.
 constexpr int64_t kPythonStackFrom = int64_t{64} << 10;
 // A program that goes on after so many failed allocations is written down as it ends.
-constexpr int kMostWritesAtFailures = 8;
+constexpr int kMaxWritesAtFailures = 8;
 constexpr auto kProgressEvery = std::chrono::milliseconds(100);
 // The figures are also written while the program runs, in case that it is killed: after so long,
 // twice as long and so on.
@@ -202,8 +202,7 @@ void note_failure(const AllocationFailure& failed) noexcept {
       const std::lock_guard<ForkSafeMutex> hold(measure().mutex);
       if (!measure().failure) measure().failure = std::move(failure);
     }
-    if (measure().writes_at_failures.fetch_add(1) < kMostWritesAtFailures)
-      write_safely(Ended::kNot);
+    if (measure().writes_at_failures.fetch_add(1) < kMaxWritesAtFailures) write_safely(Ended::kNot);
   } catch (...) {
     // What was written before stays.
   }

@@ -1,13 +1,13 @@
 #include "runner/inside/process_end.h"
 
 #include <c10/util/Exception.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <array>
@@ -24,7 +24,10 @@
 
 #include "registry/hooks/close_books.h"
 #include "runner/inside/exec_observers.h"
+#include "runner/inside/in_front.h"
 #include "runner/inside/interrupted_call.h"
+#include "runner/inside/kernel_signals.h"
+#include "runner/inside/thread_visits.h"
 #include "runner/inside/write_in_copy.h"
 #include "text/output.h"
 
@@ -71,12 +74,13 @@ constexpr std::array<const char*, 65> kNames = [] {
   return names;
 }();
 
-constexpr uint64_t bit_of(int number) { return uint64_t{1} << (number - 1); }
-
-// Ends by signals come with a deadline of others: a container's is ten seconds, a terminal's user
-// is less patient. At exit a large file may take longer.
-constexpr unsigned kSecondsAtSignal = 10;
+// At exit a large file may take long. Signals come with a deadline of others: SIGKILL follows a
+// container's SIGTERM after ten seconds. So all parts together have less from the first signal that
+// ends the process, and a report on demand leaves time for those of the end.
+constexpr unsigned kSecondsOnDemand = 10;
 constexpr unsigned kSecondsAtExit = 60;
+constexpr unsigned kSecondsOnceSignalled = 8;
+constexpr unsigned kSecondsOnceSignalledOnDemand = 4;
 
 EndWriter writer{};
 pid_t process = 0;
@@ -89,28 +93,80 @@ void pause_ms(long milliseconds) {
   nanosleep(&pause, nullptr);
 }
 
-// Sets the default action itself: sigaction() may be the one that keeps ours in its place.
-void set_default_action(int number) {
-  struct {
-    void* handler = nullptr;
-    unsigned long flags = 0;
-    void* restorer = nullptr;
-    uint64_t mask = 0;
-  } const by_default;
-  syscall(SYS_rt_sigaction, number, &by_default, nullptr, sizeof by_default.mask);
-}
-
 // What was sent is sent again, and comes when the handler has returned, on this thread; a fault
 // comes again when its instruction does.
 void end_by(int number, const siginfo_t* info) {
-  set_default_action(number);
+  set_kernel_action(number, {});  // sigaction() may be the one that keeps ours in its place
   if (!is_fault(number, info)) syscall(SYS_tgkill, getpid(), this_thread(), number);
 }
 
-unsigned seconds_for(const EndOfProcess& end) {
-  const bool is_signal =
-      end.kind == EndOfProcess::Kind::kSignal || end.kind == EndOfProcess::Kind::kOnDemand;
-  return is_signal ? kSecondsAtSignal : kSecondsAtExit;
+void on_signal(int number, siginfo_t* info, void* context);
+
+// The first signal that ends this process, whoever has to write before.
+class Signalled {
+ public:
+  // One has come.
+  static void now() noexcept {
+    int64_t none = 0;
+    since_ns_.compare_exchange_strong(none, now_ns());
+  }
+  // What this thread would let through if nothing were written.
+  static void expect(uint64_t signals) noexcept {
+    expected_ = signals;
+    pending_since_ns_ = 0;
+  }
+  // The moment at which everything has to be written. Call it with the turn.
+  static int64_t latest_ns() noexcept {
+    if (pending_since_ns_ == 0 && is_pending()) pending_since_ns_ = now_ns();
+    const int64_t came = since_ns_.load();
+    const int64_t since = came != 0 ? came : pending_since_ns_;
+    return since == 0 ? INT64_MAX : since + int64_t{seconds_} * 1'000'000'000;
+  }
+  static void leave(unsigned seconds) noexcept { seconds_ = seconds; }
+  static bool is_over() noexcept { return now_ns() > latest_ns(); }
+
+ private:
+  static int64_t now_ns() noexcept {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  }
+  // Whether one waits that this thread does not take now.
+  static bool is_pending() noexcept {
+    const uint64_t pending = pending_signals() & expected_;
+    for (int number = 1; pending != 0 && number <= kMaxSignal; ++number) {
+      if ((pending & bit_of(number)) != 0 && ends_process(number)) return true;
+    }
+    return false;
+  }
+  // A program's own handler of those by which others end it may do so, too.
+  static bool ends_process(int number) noexcept {
+    KernelAction now;
+    if (number == writer.on_demand || kNames[static_cast<size_t>(number)] == nullptr ||
+        !get_kernel_action(number, now))
+      return false;
+    if (now.handler == nullptr) return process != 1;
+    const bool is_polite =
+        number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT;
+    return now.handler == &on_signal || (is_polite && !is_ignored(now));
+  }
+
+  static std::atomic<int64_t> since_ns_;  // 0: none has come
+  static uint64_t expected_;
+  static int64_t pending_since_ns_;
+  static unsigned seconds_;
+};
+std::atomic<int64_t> Signalled::since_ns_{0};
+uint64_t Signalled::expected_ = 0;
+int64_t Signalled::pending_since_ns_ = 0;
+unsigned Signalled::seconds_ = kSecondsOnceSignalled;
+
+const char* why_too_late(const EndOfProcess& end) {
+  if (Signalled::is_over()) {
+    return end.goes_on() ? "it was not done four seconds after a signal that ends the process"
+                         : "it was not done eight seconds after a signal that ends the process";
+  }
+  return end.goes_on() ? "it took longer than ten seconds" : "it took longer than sixty seconds";
 }
 
 const char* why_not(const EndOfProcess& end, CopyResult result) {
@@ -122,8 +178,7 @@ const char* why_not(const EndOfProcess& end, CopyResult result) {
     case CopyResult::kLocked:
       return "a lock that it needs stays held";
     case CopyResult::kTooLate:
-      return seconds_for(end) == kSecondsAtSignal ? "it took longer than ten seconds"
-                                                  : "it took longer than sixty seconds";
+      return why_too_late(end);
     case CopyResult::kNotMade:
       return "the process cannot be copied";
   }
@@ -142,22 +197,13 @@ void leave_out(void* the_end, int part, CopyResult reason) noexcept {
   }
 }
 
-// The other threads of a process that a signal ends would go on until the report is written, maybe
-// on memory that is broken. A signal of those whose action is ours makes each wait in its handler.
-// One that blocks that signal goes on.
+// The other threads of a process that a signal or _exit() ends would go on until the report is
+// written, maybe on memory that is broken. So each waits in a handler of ours.
 class OtherThreads {
  public:
   static void stop() noexcept {
     stopped_.store(1);
-    const int number = signal_of_ours();
-    if (number == 0) return;
-    const int folder = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0) return;
-    alignas(8) std::array<char, 2048> entries;
-    long bytes = 0;
-    while ((bytes = syscall(SYS_getdents64, folder, entries.data(), entries.size())) > 0)
-      stop_all(entries.data(), bytes, number);
-    close(folder);
+    visit_other_threads(&wait_here);
   }
   static void go_on() noexcept {
     if (stopped_.exchange(0) != 0)
@@ -170,54 +216,38 @@ class OtherThreads {
     pause_ms(1);
     stop();
   }
-  static bool is_meant_by(const siginfo_t& info) noexcept {
-    return info.si_code == SI_QUEUE && info.si_pid == process &&
-           info.si_value.sival_ptr == static_cast<void*>(&stopped_);
-  }
-  static void wait_here() noexcept {
-    while (stopped_.load() != 0)
-      syscall(SYS_futex, &stopped_, FUTEX_WAIT_PRIVATE, 1, nullptr, nullptr, 0);
-  }
 
  private:
-  static int signal_of_ours() noexcept;
-  static void stop_all(const char* entries, long bytes, int number) noexcept {
-    constexpr size_t kLength = 16, kName = 19;  // of linux_dirent64
-    for (long at = 0; at < bytes;) {
-      uint16_t length = 0;
-      std::memcpy(&length, entries + at + kLength, sizeof length);
-      pid_t thread = 0;
-      for (const char* name = entries + at + kName; *name >= '0' && *name <= '9'; ++name)
-        thread = 10 * thread + (*name - '0');
-      if (thread != 0 && thread != this_thread()) stop_one(thread, number);
-      at += length;
-    }
+  // A thread whose call has ended would see an end that bare there is not. It holds no lock of a
+  // heap or of the books, so it waits until the process is gone.
+  static void wait_here(ucontext_t& state) noexcept {
+    const bool for_good = has_ended_call(state);
+    while (for_good || stopped_.load() != 0) wait_for_change(for_good ? never_ : stopped_);
   }
-  static void stop_one(pid_t thread, int number) noexcept {
-    siginfo_t info{};
-    info.si_signo = number;
-    info.si_code = SI_QUEUE;
-    info.si_pid = process;
-    info.si_uid = getuid();
-    info.si_value.sival_ptr = &stopped_;
-    syscall(SYS_rt_tgsigqueueinfo, process, thread, number, &info);
+  static void wait_for_change(const std::atomic<int>& place) noexcept {
+    syscall(SYS_futex, &place, FUTEX_WAIT_PRIVATE, 1, nullptr, nullptr, 0);
   }
 
   static std::atomic<int> stopped_;
+  static std::atomic<int> never_;  // 1 for ever
 };
 std::atomic<int> OtherThreads::stopped_{0};
+std::atomic<int> OtherThreads::never_{1};
 
-// Call it with the turn.
-CopyResult write_now(const EndOfProcess& end, int copies_if_locked = 0) {
+// Call it with the turn. `blocked`: what the program itself blocks on this thread.
+CopyResult write_now(const EndOfProcess& end, uint64_t blocked, int copies_if_locked = 0) {
   static EndOfProcess this_end;
   this_end = end;
+  Signalled::expect(~blocked);
+  Signalled::leave(end.goes_on() ? kSecondsOnceSignalledOnDemand : kSecondsOnceSignalled);
   CopyWork work;
   work.write = [](void* the_end, int part) {
     writer.write(*static_cast<const EndOfProcess*>(the_end), part);
   };
   work.context = &this_end;
   work.parts = end.goes_on() ? 1 : writer.parts;
-  work.seconds_per_part = seconds_for(end);
+  work.seconds_per_part = end.goes_on() ? kSecondsOnDemand : kSecondsAtExit;
+  work.latest_ns = &Signalled::latest_ns;
   work.process_goes_on = end.goes_on();
   work.copies_if_locked = copies_if_locked;
   work.left_out = &leave_out;
@@ -295,8 +325,22 @@ class ComesAgain {
 std::array<std::atomic<int>, kNames.size()> ComesAgain::times_;
 std::array<std::atomic<int>, kNames.size()> ComesAgain::timers_;
 
+uint64_t blocked_before(const void* context) {
+  uint64_t blocked = 0;
+  std::memcpy(&blocked, &static_cast<const ucontext_t*>(context)->uc_sigmask, sizeof blocked);
+  return blocked;
+}
+
+// Whether this thread may go on for a moment, so that it leaves what it holds. Not from a call that
+// the signal has ended, or by which it was sent: no lock is held there, and bare it never returns.
+bool may_go_on_from(const siginfo_t& info, const ucontext_t& state) {
+  const bool is_own =
+      info.si_pid == process && (info.si_code == SI_TKILL || info.si_code == SI_USER);
+  return !has_ended_call(state) && !(is_own && result_of_call(state, 1) == 0);
+}
+
 // Returns false if the signal will come again.
-bool write_at_signal(int number, const siginfo_t* info) {
+bool write_at_signal(int number, const siginfo_t* info, const void* context) {
   constexpr int kCopiesEachTime = 4;
   EndOfProcess end;
   end.kind =
@@ -304,29 +348,32 @@ bool write_at_signal(int number, const siginfo_t* info) {
   end.signal = kNames[static_cast<size_t>(number)];
   const Turn turn;
   if (!turn || !writer.take(end)) return true;
-  const bool may_go_on = !is_fault(number, info) && number != SIGABRT &&
-                         ComesAgain::times(number) < ComesAgain::kMaxTimes;
+  if (!end.goes_on()) bury_copies();
+  const bool may_go_on =
+      !is_fault(number, info) && number != SIGABRT &&
+      ComesAgain::times(number) < ComesAgain::kMaxTimes &&
+      (end.goes_on() || may_go_on_from(*info, *static_cast<const ucontext_t*>(context)));
   if (!end.goes_on()) OtherThreads::stop();
-  if (write_now(end, may_go_on ? kCopiesEachTime : 0) != CopyResult::kLocked || !may_go_on)
+  const int copies_if_locked = may_go_on ? kCopiesEachTime : 0;
+  if (write_now(end, blocked_before(context), copies_if_locked) != CopyResult::kLocked ||
+      !may_go_on)
     return true;
   OtherThreads::go_on();
   writer.give_back(end);
   return false;
 }
 
-void on_signal(int number, siginfo_t* info, void* /*context*/) {
+void on_signal(int number, siginfo_t* info, void* context) {
   const int error = errno;
   // A child of fork or vfork has our handlers, and nothing to tell.
-  const bool is_ours = getpid() == process;
-  if (is_ours && OtherThreads::is_meant_by(*info)) {
-    OtherThreads::wait_here();
-  } else if (!is_ours) {
+  if (getpid() != process) {
     end_by(number, info);
   } else if (!is_dropped(number, info)) {
-    bool is_told = write_at_signal(number, info);
+    if (number != writer.on_demand) Signalled::now();
+    bool is_told = write_at_signal(number, info, context);
     if (!is_told && !ComesAgain::soon(number)) {
       ComesAgain::never(number);
-      is_told = write_at_signal(number, info);
+      is_told = write_at_signal(number, info, context);
     }
     if (is_told) {
       ComesAgain::forget(number);
@@ -336,27 +383,15 @@ void on_signal(int number, siginfo_t* info, void* /*context*/) {
   errno = error;
 }
 
-int OtherThreads::signal_of_ours() noexcept {
-  struct {
-    void (*handler)(int, siginfo_t*, void*) = nullptr;
-    unsigned long flags = 0;
-    void* restorer = nullptr;
-    uint64_t mask = 0;
-  } now;
-  for (const int number : {SIGPWR, SIGSYS, SIGXCPU, SIGXFSZ, 64, 63, 62, SIGVTALRM, SIGUSR2}) {
-    if (number != writer.on_demand &&
-        syscall(SYS_rt_sigaction, number, nullptr, &now, sizeof now.mask) == 0 &&
-        now.handler == &on_signal)
-      return number;
-  }
-  return 0;
-}
-
 void report_now(const EndOfProcess& end) noexcept {
   if (getpid() != process) return;
   const int error = errno;
   const Turn turn;
-  if (turn && writer.take(end)) write_now(end);
+  if (turn && writer.take(end)) {
+    bury_copies();
+    if (end.kind == EndOfProcess::Kind::kSuddenExit) OtherThreads::stop();
+    write_now(end, blocked_signals());
+  }
   errno = error;
 }
 
@@ -378,14 +413,13 @@ struct Exit {
 // the books. Where it is another call, the books are closed.
 void on_exit_begins(void (*function)(int), int status) noexcept {
   if (getpid() != process || function == nullptr || !runs_in_signal_handler()) return;
-  exit_in_handler = {function, status, 0};
-  syscall(SYS_rt_sigprocmask, SIG_BLOCK, nullptr, &exit_in_handler.blocked, sizeof(uint64_t));
+  exit_in_handler = {function, status, blocked_signals()};
   constexpr size_t kStackBytes = size_t{8} << 20;
   void* const stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
   if (stack != MAP_FAILED) {
     finish_interrupted_call(find_interrupted_call(Reach::kInnermost), stack, kStackBytes, [] {
-      syscall(SYS_rt_sigprocmask, SIG_SETMASK, &exit_in_handler.blocked, nullptr, sizeof(uint64_t));
+      change_blocked_signals(SIG_SETMASK, exit_in_handler.blocked);
       exit_in_handler.function(exit_in_handler.status);
     });
   }
@@ -428,6 +462,16 @@ void set_handlers(uint64_t signals, const struct sigaction& action) {
   }
 }
 
+// As the C library has set one of ours.
+void prepare_visits(uint64_t signals) {
+  for (int number = 1; number < static_cast<int>(kNames.size()); ++number) {
+    KernelAction now;
+    if ((signals & bit_of(number)) != 0 && get_kernel_action(number, now) &&
+        now.handler == &on_signal)
+      return prepare_visits(now);
+  }
+}
+
 // The first process of a namespace is ended by its own faults only.
 uint64_t deadly_signals() {
   uint64_t signals = 0;
@@ -439,14 +483,6 @@ uint64_t deadly_signals() {
       signals |= bit_of(number);
   }
   return signals;
-}
-
-// Finds a function of the library that stands first in the process. RTLD_DEFAULT would find
-// libmemledger.so's own, as that is linked with -Bsymbolic.
-template <typename F>
-F find_in_front(const char* name) noexcept {
-  void* const program = dlopen(nullptr, RTLD_NOW);
-  return program == nullptr ? nullptr : reinterpret_cast<F>(dlsym(program, name));
 }
 
 }  // namespace
@@ -474,6 +510,7 @@ void watch_ends(const EndWriter& its_writer) noexcept {
   } else {
     set_handlers(signals, action);
   }
+  prepare_visits(signals);
   observe_sudden_exit(&on_sudden_exit);
   if (const auto observe =
           find_in_front<decltype(&memledger_observe_exit)>("memledger_observe_exit"))

@@ -53,10 +53,10 @@ Seen& seen() {
 }
 
 // Objects end unseen, and others take their addresses.
-constexpr size_t kMostObjects = 4096;
+constexpr size_t kMaxObjects = 4096;
 
 Read& read_of(Seen& all, uintptr_t object) {
-  if (all.by_object.size() >= kMostObjects) all.by_object.clear();
+  if (all.by_object.size() >= kMaxObjects) all.by_object.clear();
   return all.by_object[object];
 }
 

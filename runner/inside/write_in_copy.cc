@@ -24,6 +24,7 @@
 
 #include "registry/core/lock.h"
 #include "runner/inside/interrupted_call.h"
+#include "runner/inside/kernel_signals.h"
 #include "text/output.h"
 
 namespace memledger::inside {
@@ -31,7 +32,8 @@ namespace {
 
 constexpr int kMaxCopies = 40;
 constexpr int kMaxCrashes = 6;
-constexpr int kSignals = 64;
+constexpr int kMaxNotMade = 10;
+constexpr long kBetweenNotMadeNs = 50'000'000;
 // The copy's status where it met a held lock of memledger's.
 constexpr int kLockedStatus = 77;
 
@@ -52,6 +54,11 @@ struct Told {
   std::atomic<bool> walks_stack{false};
   std::atomic<bool> in_handler{false};
   std::array<char, PATH_MAX> temporary{};  // a file that is not whole yet; empty: none
+
+  void remove_temporary() noexcept {
+    if (temporary[0] != '\0') unlink(temporary.data());
+    temporary[0] = '\0';
+  }
 };
 
 // The copy has it from this process.
@@ -81,7 +88,16 @@ Copy this_copy;
 
 void give_up() { end_copy(kLockedStatus); }
 
+// What the copy is sent when the process is gone, by SIGKILL say.
+constexpr int kOrphaned = SIGHUP;
+
+void end_orphan(int /*number*/) {
+  this_copy.told->remove_temporary();
+  end_copy(1);
+}
+
 void do_parts() {
+  change_blocked_signals(SIG_UNBLOCK, bit_of(kOrphaned));
   const CopyWork& work = this_copy.work;
   std::atomic<int>& done = this_copy.told->parts_done;
   for (int part = done.load(); part < work.parts; ++part) {
@@ -91,20 +107,16 @@ void do_parts() {
   end_copy(0);
 }
 
-// No signal but a fault of its own reaches the copy: all are blocked before it is made, and stay
-// so. abort() unblocks its own, whose default action is set for that.
+// No signal but a fault of its own and the one of orphans reaches the copy: all are blocked before
+// it is made, and stay so. abort() unblocks its own, whose default action is set for that.
 void leave_the_program() {
-  struct {
-    void* handler = nullptr;
-    unsigned long flags = 0;
-    void* restorer = nullptr;
-    uint64_t mask = 0;
-  } const by_default;
-  for (int number = 1; number <= kSignals; ++number)
-    syscall(SYS_rt_sigaction, number, &by_default, nullptr, sizeof by_default.mask);
+  for (int number = 1; number <= kMaxSignal; ++number) set_kernel_action(number, {});
+  struct sigaction orphaned {};
+  orphaned.sa_handler = &end_orphan;
+  sigaction(kOrphaned, &orphaned, nullptr);
   setpgid(0, 0);
   // Its watcher ends it when it takes too long, and takes it along when it is killed itself.
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_PDEATHSIG, kOrphaned);
   if (getppid() != this_copy.parent) end_copy(1);
   // A limit of one byte: no core is written, nor piped to a program.
   rlimit core{};
@@ -159,16 +171,13 @@ class Mapping {
 // All signals are blocked on this thread.
 class NoSignals {
  public:
-  NoSignals() noexcept {
-    const uint64_t all = ~uint64_t{0};
-    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before_, sizeof all);
-  }
-  ~NoSignals() { syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before_, nullptr, sizeof before_); }
+  NoSignals() noexcept : before_(change_blocked_signals(SIG_SETMASK, ~uint64_t{0})) {}
+  ~NoSignals() { change_blocked_signals(SIG_SETMASK, before_); }
   NoSignals(const NoSignals&) = delete;
   NoSignals& operator=(const NoSignals&) = delete;
 
  private:
-  uint64_t before_ = 0;
+  const uint64_t before_;
 };
 
 // A process that is looked at from outside, with what may be called in a signal handler.
@@ -176,12 +185,17 @@ class CopyProcess {
  public:
   explicit CopyProcess(pid_t process) : process_(process) {}
 
-  // Returns whether it has ended. The status is 1 where another thread of the program's has waited
-  // for it.
+  // Returns whether it has ended, and leaves it to be waited for. The status is 1 where another
+  // thread of the program's has waited for it, or a signal ended it.
   bool has_ended(int& status) const {
-    const pid_t ended = waitpid(process_, &status, __WCLONE | WNOHANG);
-    if (ended < 0 && errno != EINTR) status = 1 << 8;
-    return ended == process_ || (ended < 0 && errno != EINTR);
+    siginfo_t ended{};
+    if (waitid(P_PID, static_cast<id_t>(process_), &ended,
+               WEXITED | WNOHANG | WNOWAIT | __WCLONE) != 0) {
+      status = 1;
+      return errno != EINTR;
+    }
+    status = ended.si_code == CLD_EXITED ? ended.si_status : 1;
+    return ended.si_pid == process_;
   }
   int64_t cpu_ns() const {
     timespec time{};
@@ -218,12 +232,28 @@ class CopyProcess {
   }
   void kill() const {
     ::kill(process_, SIGKILL);
-    waitpid(process_, nullptr, __WCLONE);
+    siginfo_t ended{};
+    while (waitid(P_PID, static_cast<id_t>(process_), &ended, WEXITED | WNOWAIT | __WCLONE) != 0 &&
+           errno == EINTR) {
+    }
   }
 
  private:
   const pid_t process_;
 };
+
+// Copies that have ended and are not waited for yet; 0: a free place.
+std::array<std::atomic<pid_t>, 64> ended_copies;
+
+void bury(pid_t process) {
+  if (process != 0) waitpid(process, nullptr, __WCLONE);
+}
+
+// Call it for one copy after the other.
+void bury_later(pid_t process) {
+  static std::atomic<size_t> next{0};
+  bury(ended_copies[next.fetch_add(1) % ended_copies.size()].exchange(process));
+}
 
 int64_t now_ns() {
   timespec now{};
@@ -254,6 +284,10 @@ class LockWatch {
   int64_t cpu_ns_ = 0;
 };
 
+bool is_over(const CopyWork& work, int64_t now) {
+  return work.latest_ns != nullptr && now > work.latest_ns();
+}
+
 CopyResult wait_for(const CopyProcess& copy, const CopyWork& work, const Told& told) {
   constexpr long kMaxPauseNs = 2'000'000;
   int64_t part_began = now_ns();
@@ -264,8 +298,7 @@ CopyResult wait_for(const CopyProcess& copy, const CopyWork& work, const Told& t
     int status = 0;
     if (copy.has_ended(status)) {
       if (told.parts_done.load() == work.parts) return CopyResult::kDone;
-      const bool is_locked = WIFEXITED(status) && WEXITSTATUS(status) == kLockedStatus;
-      return is_locked ? CopyResult::kLocked : CopyResult::kFailed;
+      return status == kLockedStatus ? CopyResult::kLocked : CopyResult::kFailed;
     }
     const int64_t now = now_ns();
     if (const int done = told.parts_done.load(); done != part) {
@@ -276,7 +309,7 @@ CopyResult wait_for(const CopyProcess& copy, const CopyWork& work, const Told& t
       copy.kill();
       return CopyResult::kLocked;
     }
-    if (now - part_began > int64_t{work.seconds_per_part} * 1'000'000'000) {
+    if (now - part_began > int64_t{work.seconds_per_part} * 1'000'000'000 || is_over(work, now)) {
       copy.kill();
       return CopyResult::kTooLate;
     }
@@ -288,14 +321,17 @@ CopyResult wait_for(const CopyProcess& copy, const CopyWork& work, const Told& t
 // Not fork(): that calls handlers of the program's and takes locks. Without a signal at its end,
 // the copy is not among the children that the program sees; no debugger follows it.
 CopyResult make_copy(const Copy& copy) {
+  if (is_over(copy.work, now_ns())) return CopyResult::kTooLate;
   const auto process =
       static_cast<pid_t>(syscall(SYS_clone, CLONE_UNTRACED, nullptr, nullptr, nullptr, nullptr));
   if (process == 0) be_the_copy(copy);
   if (process < 0) return CopyResult::kNotMade;
   const CopyResult result = wait_for(CopyProcess(process), copy.work, *copy.told);
-  if (copy.told->temporary[0] != '\0') {
-    unlink(copy.told->temporary.data());
-    copy.told->temporary[0] = '\0';
+  copy.told->remove_temporary();
+  if (copy.work.process_goes_on) {
+    bury_later(process);
+  } else {
+    bury(process);
   }
   return result;
 }
@@ -303,21 +339,32 @@ CopyResult make_copy(const Copy& copy) {
 // How often a part has been tried, and whether to try again.
 class Tries {
  public:
-  explicit Tries(unsigned seconds) : deadline_(now_ns() + int64_t{seconds} * 1'000'000'000) {}
+  // `last`: how the part before came out.
+  Tries(unsigned seconds, CopyResult last)
+      : not_made_(last == CopyResult::kNotMade ? kMaxNotMade - 1 : 0),
+        deadline_(now_ns() + int64_t{seconds} * 1'000'000'000) {}
   int copies() const { return copies_; }
   bool again(CopyResult result) {
     ++copies_;
     if (result == CopyResult::kFailed) ++crashes_;
-    const bool may_help = result == CopyResult::kLocked || result == CopyResult::kFailed;
-    return may_help && copies_ < kMaxCopies && crashes_ < kMaxCrashes && now_ns() < deadline_;
+    if (result == CopyResult::kNotMade && ++not_made_ < kMaxNotMade) pause();
+    return result != CopyResult::kDone && result != CopyResult::kTooLate && copies_ < kMaxCopies &&
+           crashes_ < kMaxCrashes && not_made_ < kMaxNotMade && now_ns() < deadline_;
   }
   // A torn heap would have the C library say so, so a call is finished first.
   bool finishes_call(bool process_goes_on) const { return (copies_ % 2 == 1) == process_goes_on; }
   Reach reach() const { return copies_ % 4 < 2 ? Reach::kInnermost : Reach::kOutermost; }
 
  private:
+  // Another process may end meanwhile: the system counts them.
+  static void pause() {
+    const timespec pause{0, kBetweenNotMadeNs};
+    nanosleep(&pause, nullptr);
+  }
+
   int copies_ = 0;
   int crashes_ = 0;
+  int not_made_;
   const int64_t deadline_;
 };
 
@@ -357,7 +404,7 @@ CopyResult write_in_copy(const CopyWork& work) noexcept {
   copy.walks_stack = true;
   CopyResult last = CopyResult::kDone;
   for (int part = 0; part < work.parts; part = told.parts_done.load()) {
-    Tries tries(work.seconds_per_part);
+    Tries tries(work.seconds_per_part, last);
     CopyResult result = CopyResult::kDone;
     do {
       copy.finishes_call = tries.finishes_call(work.process_goes_on);
@@ -400,6 +447,10 @@ CopyResult write_in_copy(void (*write)(void*), void* context) noexcept {
 void prepare_copies() noexcept { prepare_interrupted_calls(); }
 
 bool is_copy() noexcept { return this_is_a_copy; }
+
+void bury_copies() noexcept {
+  for (auto& process : ended_copies) bury(process.exchange(0));
+}
 
 bool ran_in_signal_handler() noexcept { return in_handler.load(); }
 

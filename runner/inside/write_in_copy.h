@@ -26,12 +26,16 @@ enum class CopyResult : uint8_t {
 // Does the parts in turn, each within its own time. A part that fails or waits for a lock is tried
 // again in another copy, some forty times: other threads go on here and let go of their locks. For
 // this thread, which may itself have been interrupted in malloc() or in memledger's hooks, every
-// second copy first goes on to where it leaves them. A part that cannot be done is left out.
+// second copy first goes on to where it leaves them. A part that cannot be done is left out. Where
+// the system makes no process, it is asked again for half a second.
 struct CopyWork {
   void (*write)(void* context, int part) = nullptr;
   void* context = nullptr;  // not on the stack
   int parts = 1;
   unsigned seconds_per_part = 10;
+  // Asked again and again in this process: the moment of CLOCK_MONOTONIC at which every part has to
+  // be done. May be null.
+  int64_t (*latest_ns)() noexcept = nullptr;
   // The process lives on, and what this thread was interrupted in is better not done twice.
   bool process_goes_on = false;
   // Where this thread can go on and ask once more: gives up at the first part after so many copies
@@ -54,6 +58,11 @@ void prepare_copies() noexcept;
 
 // Whether this is a copy. Async-signal-safe.
 bool is_copy() noexcept;
+
+// Waits for the copies that have ended. Copies of a process that goes on are not waited for before,
+// as what a process has waited for counts as used by its children (RUSAGE_CHILDREN); all but the
+// last 64 are.
+void bury_copies() noexcept;
 
 // Whether the last copy found that this thread runs in a signal handler.
 bool ran_in_signal_handler() noexcept;

@@ -6,8 +6,14 @@
 // NOLINTBEGIN: it does on purpose what clang-tidy warns of.
 #include <ATen/ops/empty.h>
 #include <fcntl.h>
+#include <malloc.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
+#include <sys/select.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -104,6 +110,21 @@ void allow_no_processes() {
   if (setrlimit(RLIMIT_NPROC, &none) != 0) _exit(99);
 }
 
+// Another process may be made 0.2 s from now: a child of this one sees to it.
+void allow_processes_later() {
+  constexpr uid_t kNobody = 65534;
+  rlimit before{};
+  if (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0) _exit(99);
+  if (getrlimit(RLIMIT_NPROC, &before) != 0) _exit(99);
+  if (fork() == 0) {
+    usleep(200'000);
+    prlimit(getppid(), RLIMIT_NPROC, &before, nullptr);
+    _exit(0);
+  }
+  const rlimit none{0, before.rlim_max};
+  if (setrlimit(RLIMIT_NPROC, &none) != 0) _exit(99);
+}
+
 int number = 0;  // the second argument
 
 // While the thread works, a signal's handler ends the program.
@@ -167,6 +188,144 @@ void fault_while_others_work() {
   while (steps < 2) usleep(1'000);
   say("now\n");
   *static_cast<volatile int*>(nullptr) = 1;
+}
+
+// Says which call a handler has ended.
+void wait_in(const char* name, int (*call)()) {
+  std::thread([name, call] {
+    while (true) {
+      if (call() >= 0 || errno != EINTR) continue;
+      char text[64];
+      std::snprintf(text, sizeof text, "early: %s\n", name);
+      say(text);
+    }
+  }).detach();
+}
+void wait_in_calls() {
+  static const int epoll = epoll_create1(0);
+  wait_in("poll", [] { return poll(nullptr, 0, 60'000); });
+  wait_in("pause", [] { return pause(); });
+  wait_in("select", [] { return select(0, nullptr, nullptr, nullptr, nullptr); });
+  wait_in("nanosleep", [] {
+    const timespec pause{60, 0};
+    return nanosleep(&pause, nullptr);
+  });
+  wait_in("epoll_wait", [] {
+    epoll_event event;
+    return epoll_wait(epoll, &event, 1, 60'000);
+  });
+}
+
+// Says which signals a thread gets that waits for all.
+void wait_for_all_signals() {
+  std::thread([] {
+    sigset_t all;
+    sigfillset(&all);
+    while (true) {
+      int taken = 0;
+      if (sigwait(&all, &taken) != 0) continue;
+      char text[32];
+      std::snprintf(text, sizeof text, "waited for %d\n", taken);
+      say(text);
+    }
+  }).detach();
+}
+
+// A thread holds the C library's lock of this thread's heap, nearly all the time.
+void hold_lock_of_heap() {
+  std::vector<void*> blocks(100'000);
+  for (void*& block : blocks) block = std::malloc(16 << 10);
+  for (size_t i = 0; i < blocks.size(); i += 2) std::free(blocks[i]);
+  std::thread([] {
+    while (true) malloc_trim(0);
+  }).detach();
+  usleep(100'000);
+}
+
+void say_blocked(const char* who) {
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  say(who);
+  say(sigismember(&blocked, SIGUSR2) == 1 ? ": blocked\n" : ": not blocked\n");
+}
+
+// The signal as the program itself uses it, which also asks for reports.
+sigset_t user_signal() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR2);
+  return set;
+}
+void say_masks() {
+  const sigset_t set = user_signal();
+  sigset_t before;
+  say_blocked("at first");
+  pthread_sigmask(SIG_BLOCK, &set, &before);
+  say_blocked("when asked for");
+  const auto say_in_child = [] {
+    const pid_t child = fork();
+    if (child == 0) {
+      say_blocked("child");
+      std::system("sed -n s/^SigBlk/SigBlk/p /proc/self/status");
+      _exit(0);
+    }
+    waitpid(child, nullptr, 0);
+  };
+  say_in_child();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  say_blocked("as before");
+  say_in_child();
+}
+
+void handle_in_worker() {
+  static std::atomic<bool> is_handled{false};
+  std::thread worker([] {
+    while (!is_handled) usleep(1'000);
+  });
+  signal(SIGUSR2, [](int) { is_handled = true; });
+  pthread_kill(worker.native_handle(), SIGUSR2);
+  for (int i = 0; i < 3'000 && !is_handled; ++i) usleep(1'000);
+  say(is_handled ? "handled\n" : "never handled\n");
+  is_handled = true;
+  worker.join();
+}
+
+void wait_for_user_signal() {
+  const sigset_t set = user_signal();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  std::thread waiter([set] {
+    for (int i = 0; i < 20; ++i) {
+      int taken = 0;
+      sigwait(&set, &taken);
+      if (taken != SIGUSR2) say("another signal\n");
+    }
+    say("all 20\n");
+  });
+  usleep(100'000);
+  for (int i = 0; i < 20; ++i) {
+    kill(getpid(), SIGUSR2);
+    usleep(5'000);
+  }
+  waiter.join();
+}
+
+void call_alone() {
+  say(unshare(CLONE_NEWUSER) == 0 ? "unshared\n" : std::strerror(errno));
+  wait_for_signal();
+}
+
+// Sets a handler that is called once, and says whether it is as the program has set it.
+void handle_once(int number) {
+  struct sigaction action {};
+  action.sa_handler = [](int) { say("once\n"); };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(number, &action, nullptr);
+  struct sigaction now {};
+  sigaction(number, nullptr, &now);
+  if (now.sa_handler != action.sa_handler || (now.sa_flags & SA_SIGINFO) != 0 ||
+      (now.sa_flags & static_cast<int>(SA_RESETHAND)) == 0)
+    say("another action\n");
 }
 
 void run_in_vforked_child() {
@@ -243,6 +402,11 @@ const std::map<std::string, std::function<void()>> ends = {
        allow_no_processes();
        raise(SIGTERM);
      }},
+    {"uncopied_at_first",
+     [] {
+       allow_processes_later();
+       raise(SIGTERM);
+     }},
     {"raise", [] { raise(number); }},
     {"exit_in_handler", [] { end_in_handler([](int) { std::exit(0); }); }},
     {"quick_exit_in_handler", [] { end_in_handler([](int) { std::quick_exit(0); }); }},
@@ -277,6 +441,56 @@ const std::map<std::string, std::function<void()>> ends = {
        execl("/bin/echo", "echo", much.c_str(), nullptr);
        std::exit(3);
      }},
+    {"wait_in_calls",
+     [] {
+       wait_in_calls();
+       for (int i = 0; i < 3; ++i) std::thread(&work).detach();
+       usleep(100'000);
+       raise(SIGTERM);
+       say("goes on\n");
+     }},
+    {"raise_beside_lock",
+     [] {
+       hold_lock_of_heap();
+       raise(SIGTERM);
+       say("goes on\n");
+     }},
+    {"wait_for_all_signals",
+     [] {
+       wait_for_all_signals();
+       const std::vector<at::Tensor> all = many_storages();
+       *static_cast<volatile int*>(nullptr) = 1;
+     }},
+    {"raise_twice",
+     [] {
+       handle_once(SIGTERM);
+       raise(SIGTERM);
+       struct sigaction now {};
+       sigaction(SIGTERM, nullptr, &now);
+       if (now.sa_handler != SIG_DFL) say("not the default action\n");
+       raise(SIGTERM);
+     }},
+    {"raise_twice_by_signal",
+     [] {
+       __sysv_signal(SIGTERM, [](int) { say("once\n"); });
+       raise(SIGTERM);
+       raise(SIGTERM);
+     }},
+    {"null_twice",  // as crash handlers do
+     [] {
+       handle_once(SIGSEGV);
+       *static_cast<volatile int*>(nullptr) = 1;
+     }},
+    {"exit_with_many",
+     [] {
+       static const auto* const all = new std::vector<at::Tensor>(many_storages());
+       say("ready\n");
+       std::exit(all->empty() ? 1 : 0);
+     }},
+    {"masks", [] { say_masks(); }},
+    {"handle_in_worker", [] { handle_in_worker(); }},
+    {"wait_for_user_signal", [] { wait_for_user_signal(); }},
+    {"call_alone", [] { call_alone(); }},
     {"exec_in_child", [] { run_in_vforked_child(); }},
     {"many_storages",
      [] {
@@ -316,6 +530,7 @@ const std::map<std::string, std::function<void()>> ends = {
 // Makes no tensor, and ends as the program that it starts, if any.
 int end_without_tensor(const char* program, const std::string& end) {
   int status = SIGTERM;
+  if (end == "idle_wait") wait_for_signal();
   if (end == "launcher") {
     const pid_t child = fork();
     if (child == 0) execl(program, program, "sent", nullptr);
@@ -327,7 +542,8 @@ int end_without_tensor(const char* program, const std::string& end) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
-  if (what == "launcher" || what == "idle") return end_without_tensor(argv[0], what);
+  if (what == "launcher" || what == "idle" || what == "idle_wait")
+    return end_without_tensor(argv[0], what);
   number = argc > 2 ? std::atoi(argv[2]) : 0;
   const auto end = ends.find(what);
   if (end == ends.end()) return 64;

@@ -1,0 +1,24 @@
+#pragma once
+
+// For a signal that memledger blocks in the program's threads and takes on a thread of its own
+// (demand_thread.h): the library that has this hides both. It stands before calls that set or show
+// a thread's mask, that wait for signals, and that the kernel refuses to a process of several
+// threads: unshare() and setns().
+
+// From now on, threads that block the signal are told that they do not, and go on to block it,
+// until they ask for it themselves. 0: nothing is hidden any more. Of one caller, for this process.
+extern "C" void memledger_hide_blocked(int signal);
+
+// Returns it. Also in children of vfork, whose threads block it as well.
+extern "C" int memledger_hidden_signal();
+
+// Whether the calling thread has asked to have the hidden signal blocked; or may have been made by
+// one that had.
+extern "C" bool memledger_asks_to_block();
+
+// Called when the program waits for the hidden signal.
+extern "C" void memledger_observe_waits(void (*observer)() noexcept);
+
+// Called before and after a call that works in a process of one thread only. `before` returns
+// whether it has ended a thread.
+extern "C" void memledger_observe_lone_calls(bool (*before)() noexcept, void (*after)() noexcept);
