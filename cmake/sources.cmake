@@ -300,6 +300,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/answers/cudart_ipc.cc
   virtual_gpu/answers/cudart_launch.cc
   virtual_gpu/answers/cudart_memory.cc
+  virtual_gpu/answers/cudart_modules.cc
   virtual_gpu/answers/cudart_stream.cc
   virtual_gpu/answers/cudnn_convolution.cc
   virtual_gpu/answers/cudnn_ctc.cc
@@ -328,6 +329,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/answers/nvshmem.cc
   virtual_gpu/calibration.cc
   virtual_gpu/capture.cc
+  virtual_gpu/context_memory.cc
   virtual_gpu/cudnn_planner_client.cc
   virtual_gpu/cudnn_version.cc
   virtual_gpu/device_code.cc
@@ -336,6 +338,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/host_memory.cc
   virtual_gpu/kept_bytes.cc
   virtual_gpu/known_values.cc
+  virtual_gpu/library_sizes.cc
   virtual_gpu/machine.cc
   virtual_gpu/machine_sharing.cc
   virtual_gpu/md2.cc

@@ -10,7 +10,9 @@
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "tests/virtual_gpu/made_device_code.h"
 #include "virtual_gpu/profiles.h"
 
 // Three devices of which CUDA_VISIBLE_DEVICES shows two, in another order. The answers are linked
@@ -75,27 +77,15 @@ TEST_CASE("the context takes what was measured, and clusters are the device's") 
 }
 
 TEST_CASE("a kernel says of each device what would run there") {
-  struct Entry {
-    uint16_t kind, version;
-    uint32_t header_bytes;
-    uint64_t code_bytes;
-    uint32_t other[3], architecture;
-    char code[16];
-  };
-  struct {
-    uint32_t magic = 0xba55ed50;
-    uint16_t version = 1, header_bytes = 16;
-    uint64_t bytes = 2 * sizeof(Entry);
-    Entry entries[2] = {{2, 1, 32, 16, {}, 75, {}}, {2, 1, 32, 16, {}, 90, {}}};
-  } code;
-  const struct {
-    uint32_t magic, version;
-    const void* code;
-    void* file;
-  } description{0x466243b1, 1, &code, nullptr};
+  using namespace memledger::virtual_gpu;
+  const std::vector<unsigned char> machine_code =
+      MadeElf({{"kernel", 32, 0, 0, 0}}, {}, false).bytes();
+  const std::vector<unsigned char> code =
+      made_fat_binary({{false, 75, machine_code}, {false, 90, machine_code}});
+  MadeFrame description;
+  description.code = code.data();
   static char kernel;
-  void** const handle =
-      __cudaRegisterFatBinary(const_cast<void*>(static_cast<const void*>(&description)));
+  void** const handle = __cudaRegisterFatBinary(&description);
   __cudaRegisterFunction(handle, &kernel, nullptr, "kernel", -1, nullptr, nullptr, nullptr, nullptr,
                          nullptr);
   for (const int device : {0, 1, 0}) {

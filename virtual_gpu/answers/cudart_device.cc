@@ -5,8 +5,10 @@
 #include <cstring>
 #include <limits>
 
+#include "virtual_gpu/answers/cudart_modules.h"
 #include "virtual_gpu/answers/driver.h"
 #include "virtual_gpu/answers/last_error.h"
+#include "virtual_gpu/context_memory.h"
 #include "virtual_gpu/visible_devices.h"
 
 namespace memledger::virtual_gpu {
@@ -202,6 +204,19 @@ constexpr Attribute kAttributes[] = {
     {102, fixed<1>},
     {103, [](const Profile&, int) { return Machine::get().is_shared() ? 1 : 0; }},
 };
+
+std::optional<ContextLimit> context_limit_of(int limit) {
+  switch (limit) {
+    case cudaLimitStackSize:
+      return ContextLimit::kStack;
+    case cudaLimitMallocHeapSize:
+      return ContextLimit::kHeap;
+    case cudaLimitPrintfFifoSize:
+      return ContextLimit::kPrintf;
+    default:
+      return std::nullopt;
+  }
+}
 
 }  // namespace
 
@@ -463,24 +478,21 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* te
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
   if (!value) return result(cudaErrorInvalidValue);
-  switch (limit) {
-    case cudaLimitStackSize:
-      *value = 1024;
-      break;
-    case cudaLimitPrintfFifoSize:
-      *value = 1 << 20;
-      break;
-    case cudaLimitMallocHeapSize:
-      *value = 8 << 20;
-      break;
-    default:
-      *value = 0;
-      break;
-  }
+  if (const cudaError_t error = ready()) return result(error);
+  const std::optional<ContextLimit> known = context_limit_of(limit);
+  *value = known ? context_limit(current_device(), *known) : 0;
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
+MEMLEDGER_ANSWER cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+  if (const cudaError_t error = ready()) return result(error);
+  const std::optional<ContextLimit> known = context_limit_of(limit);
+  if (!known) return cudaSuccess;
+  if (!set_context_limit(current_device(), *known, value)) return result(cudaErrorMemoryAllocation);
+  // Those with more local memory than a smaller stack have to ask for it again.
+  forget_loaded_kernels();
+  return cudaSuccess;
+}
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
   if (!config) return result(cudaErrorInvalidValue);
