@@ -348,6 +348,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/reads.cc
   virtual_gpu/rnn_layout.cc
   virtual_gpu/shared_devices.cc
+  virtual_gpu/solver_sizes.cc
   virtual_gpu/specification.cc
   virtual_gpu/streams.cc
   virtual_gpu/unconsidered_functions.cc

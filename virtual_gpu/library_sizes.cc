@@ -17,9 +17,8 @@ constexpr std::array<Known, kSizes> kKnown = {{
     {"cuSPARSE's product of sparse matrices", true},
     {"CUDA's stream-ordered pool (cudaMallocAsync)", false},
     {"the code that CUDA_MODULE_LOADING=EAGER loads", false},
-    {"cuFFT's work area", false},
-    {"cuSPARSE's work area", false},
-    {"cuDNN's work area for other operation graphs", false},
+    {"cuDNN's work area for other graphs than convolutions and attention", false},
+    {"cuSPARSELt's work area", false},
 }};
 
 std::array<std::atomic<uint64_t>, kSizes> counts;

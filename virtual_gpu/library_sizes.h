@@ -26,9 +26,8 @@ enum class LibrarySize {
   kSparseProduct,
   kStreamOrderedPool,
   kEagerLoading,
-  kCufft,
-  kCusparse,
   kOtherGraph,
+  kCusparseLt,
   kCount,
 };
 

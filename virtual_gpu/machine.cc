@@ -65,6 +65,17 @@ void note_library_work() {
   known_values().library_worked();
 }
 
+bool hold_library_code(int device, const void* owner, size_t bytes) {
+  Machine& machine = Machine::get();
+  // As for the context itself: programs on small devices look for what tensors take.
+  constexpr size_t kSmallDevice = size_t{2} << 30;
+  const Specification& specification = machine.specification();
+  if (!specification.upper_workspaces || specification.context_bytes.has_value() ||
+      machine.capacity(device) < kSmallDevice)
+    return true;
+  return machine.hold(device, owner, bytes);
+}
+
 bool loads_eagerly() {
   const char* const mode = std::getenv("CUDA_MODULE_LOADING");
   return mode != nullptr && std::string_view(mode) == "EAGER";

@@ -309,6 +309,11 @@ class Machine {
 // Whether CUDA is to load all device code at once (CUDA_MODULE_LOADING=EAGER).
 bool loads_eagerly();
 
+// Takes the memory of code that a library of NVIDIA loads into a context, once for each owner. It
+// is not in a profile's context, and how much it is was seen on one device: the low end of a dry
+// run has nothing of it. False where it is not there.
+bool hold_library_code(int device, const void* owner, size_t bytes);
+
 // A library wrote to a device.
 void note_library_work();
 
