@@ -325,6 +325,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/answers/graph_refusals.cc
   virtual_gpu/answers/nccl.cc
   virtual_gpu/answers/nvml.cc
+  virtual_gpu/answers/nvml_telemetry.cc
   virtual_gpu/answers/nvrtc.cc
   virtual_gpu/answers/nvshmem.cc
   virtual_gpu/calibration.cc
@@ -364,6 +365,10 @@ set(MEMLEDGER_CUDNN_PLANNER_SOURCES
 
 set(MEMLEDGER_CUDNN_PLANNER_DRIVER_SOURCES
   virtual_gpu/cudnn_planner_driver.cc
+)
+
+set(MEMLEDGER_NVIDIA_SMI_SOURCES
+  virtual_gpu/nvidia_smi.cc
 )
 
 # //:memledger_virtual_gpu, for programs that give themselves a virtual GPU.

@@ -99,7 +99,8 @@ WorkSize singular_values_jacobi_work(int64_t rows, int64_t columns) {
   if (rows == columns) return between(1000 + 64 * n + 2 * n * n, 3200 + 66 * n + 2.004 * n * n);
   if (rows > columns)
     return between(130000 + 0.5 * (n * n + m * n), 786500 + 729 * m + 1.75 * n * n + 1.02 * m * n);
-  return between(480000 + 0.9 * m * n, 787000 + 243 * n + 0.09 * n * n + 2.11 * m * n + 1.08 * m * m);
+  return between(480000 + 0.9 * m * n,
+                 787000 + 243 * n + 0.09 * n * n + 2.11 * m * n + 1.08 * m * m);
 }
 
 WorkSize singular_values_jacobi_batched_work() { return {992, 992}; }

@@ -34,8 +34,7 @@ WorkSize singular_values_approximate_work(int64_t m, int64_t n, int64_t batch, b
 
 // In bytes.
 WorkSize sparse_product_work(int64_t rows, int64_t entries);  // with something dense
-WorkSize sparse_solve_work(int64_t rows, int64_t entries, int64_t right_sides,
-                           int64_t value_bytes);
+WorkSize sparse_solve_work(int64_t rows, int64_t entries, int64_t right_sides, int64_t value_bytes);
 WorkSize sparse_sort_work(int64_t entries);
 
 }  // namespace memledger::virtual_gpu

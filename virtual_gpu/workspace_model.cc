@@ -293,7 +293,7 @@ FftWork fft_work(const std::vector<int64_t>& signal, int64_t batch, bool is_real
   const uint64_t bytes = points * complex_element_bytes;
   const bool is_small = signal.size() == 1 &&
                         signal[0] <= (has_large_prime ? kInPlacePointsOfPrimes : kInPlacePoints);
-  // Of several dimensions some need nothing.
+  // Some of several dimensions need nothing.
   const uint64_t least = is_small || signal.size() > 1 ? 0 : is_real ? bytes / 2 : bytes;
   return {least, bytes * (has_large_prime ? kMostOfPrimes : kMostOfSmooth)};
 }

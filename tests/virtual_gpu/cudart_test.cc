@@ -27,6 +27,8 @@ void** __cudaRegisterFatBinary(void*);
 void __cudaUnregisterFatBinary(void**);
 void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*,
                             dim3*, int*);
+int nvrtcGetCUBINSize(void*, size_t*);
+int nvrtcGetCUBIN(void*, char*);
 void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int);
 }
 
@@ -1210,6 +1212,20 @@ TEST_CASE("limits of the context take memory") {
   CHECK(cudaDeviceReset() == cudaSuccess);
   CHECK(limit(cudaLimitStackSize) == 1024);
   CHECK(free_bytes() == before);
+}
+
+TEST_CASE("what the run-time compiler makes is machine code that loads") {
+  size_t bytes = 0;
+  REQUIRE(nvrtcGetCUBINSize(nullptr, &bytes) == 0);
+  CHECK(bytes > 1);  // CuPy takes one byte for an error
+  std::vector<char> code(bytes);
+  REQUIRE(nvrtcGetCUBIN(nullptr, code.data()) == 0);
+  CUmodule module = nullptr;
+  REQUIRE(cuModuleLoadData(&module, code.data()) == CUDA_SUCCESS);
+  CUfunction function = nullptr;
+  REQUIRE(cuModuleGetFunction(&function, module, "any") == CUDA_SUCCESS);
+  CHECK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
+  CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
 }
 
 TEST_CASE("the heap is taken with the first kernel that uses it") {

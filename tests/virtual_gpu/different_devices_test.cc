@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -29,6 +30,13 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* text, char** handle);
 int nvmlDeviceGetHandleByUUID(const char* text, char** handle);
 int nvmlDeviceGetGpuFabricInfoV(char* handle, void* info);
 int nvmlDeviceGetIndex(char* handle, unsigned* index);
+int nvmlDeviceGetMemoryInfo(char* handle, void* memory);
+int nvmlDeviceGetMemoryInfo_v2(char* handle, void* memory);
+int nvmlDeviceGetTemperature(char* handle, int sensor, unsigned* celsius);
+int nvmlDeviceGetMaxClockInfo(char* handle, int type, unsigned* clock);
+int nvmlDeviceGetMigMode(char* handle, unsigned* current, unsigned* pending);
+int nvmlDeviceGetPciInfo_v3(char* handle, void* info);
+int nvmlSystemGetDriverVersion(char* text, unsigned length);
 int nvmlDeviceGetName(char* handle, char* text, unsigned length);
 int nvmlDeviceGetUUID(char* handle, char* text, unsigned length);
 }
@@ -126,6 +134,51 @@ TEST_CASE("NVML counts all of them, and finds CUDA's by bus and UUID") {
   // The hidden one has a bus, but no number of CUDA's.
   CHECK(cudaDeviceGetByPCIBusId(&device, "0000:27:00.0") == cudaErrorInvalidDevice);
   CHECK(nvmlDeviceGetHandleByPciBusId_v2("0000:27:00.0", &handle) == 0);
+}
+
+TEST_CASE("NVML counts what is on the board, and has plausible figures") {
+  char* handle = nullptr;
+  REQUIRE(nvmlDeviceGetHandleByIndex_v2(0, &handle) == 0);
+  struct {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+  } memory{2U << 24 | 40, 0, 0, 0, 0};
+  constexpr unsigned long long kMiB = 1 << 20;
+  REQUIRE(nvmlDeviceGetMemoryInfo_v2(handle, &memory) == 0);
+  CHECK(memory.total == 81559 * kMiB);
+  CHECK(memory.reserved == (81559 - 80994) * kMiB);
+  CHECK(memory.total == memory.reserved + memory.used + memory.free);
+  unsigned long long first[3] = {};
+  REQUIRE(nvmlDeviceGetMemoryInfo(handle, first) == 0);
+  CHECK(first[0] == memory.total);
+  CHECK(first[2] == memory.used + memory.reserved);
+  // One with other memory than its profile's has as much reserved.
+  char* t4 = nullptr;
+  REQUIRE(nvmlDeviceGetHandleByIndex_v2(2, &t4) == 0);
+  REQUIRE(nvmlDeviceGetMemoryInfo_v2(t4, &memory) == 0);
+  CHECK(memory.total == (4096 + 15360 - 14912) * kMiB);
+
+  unsigned value = 0, pending = 0;
+  CHECK(nvmlDeviceGetTemperature(handle, 0, &value) == 0);
+  CHECK((value > 0 && value < 100));
+  CHECK(nvmlDeviceGetMaxClockInfo(handle, 1, &value) == 0);
+  CHECK(value == 1980);
+  CHECK(nvmlDeviceGetMigMode(handle, &value, &pending) == 0);
+  CHECK(value == 0);
+  CHECK(nvmlDeviceGetMigMode(t4, &value, &pending) == 3);  // not supported
+  char text[64];
+  int numbers[3] = {};
+  CHECK(nvmlSystemGetDriverVersion(text, sizeof text) == 0);
+  CHECK(std::sscanf(text, "%d.%d.%d", &numbers[0], &numbers[1], &numbers[2]) == 3);
+  struct {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32];
+  } pci{};
+  CHECK(nvmlDeviceGetPciInfo_v3(handle, &pci) == 0);
+  CHECK(std::string(pci.bus_id) == "00000000:17:00.0");
+  CHECK(pci.bus == 0x17);
+  CHECK(pci.id == 0x233010de);
 }
 
 TEST_CASE("NVML knows no fabric between devices, and says so in the caller's version") {

@@ -263,8 +263,8 @@ TEST_CASE("cuSPARSE's own answers lie between the ends") {
       {10000, 300000, 512, 4, 24560242},
   };
   for (const auto& answer : solves) {
-    const WorkSize size = sparse_solve_work(answer.rows, answer.entries, answer.right_sides,
-                                            answer.value_bytes);
+    const WorkSize size =
+        sparse_solve_work(answer.rows, answer.entries, answer.right_sides, answer.value_bytes);
     CAPTURE(answer.bytes);
     CHECK(size.least <= answer.bytes);
     CHECK(size.most >= answer.bytes);
@@ -273,14 +273,8 @@ TEST_CASE("cuSPARSE's own answers lie between the ends") {
     int64_t entries;
     uint64_t bytes;
   } sorts[] = {
-      {100, 2688},
-      {100, 3200},
-      {10000, 161024},
-      {10000, 201088},
-      {1000000, 16008704},
-      {1000000, 20008832},
-      {100000000, 1600782720},
-      {100000000, 2000782848},
+      {100, 2688},         {100, 3200},         {10000, 161024},         {10000, 201088},
+      {1000000, 16008704}, {1000000, 20008832}, {100000000, 1600782720}, {100000000, 2000782848},
   };
   for (const auto& answer : sorts) {
     CHECK(sparse_sort_work(answer.entries).least <= answer.bytes);

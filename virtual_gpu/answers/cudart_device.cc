@@ -59,6 +59,8 @@ constexpr ErrorText kErrors[] = {
     MEMLEDGER_ERROR(cudaErrorNotReady, "device not ready"),
     MEMLEDGER_ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
     MEMLEDGER_ERROR(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
+    MEMLEDGER_ERROR(cudaErrorPeerAccessUnsupported,
+                    "peer access is not supported between these two devices"),
     MEMLEDGER_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
     MEMLEDGER_ERROR(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled"),
     MEMLEDGER_ERROR(cudaErrorHostMemoryAlreadyRegistered,
@@ -198,6 +200,7 @@ constexpr Attribute kAttributes[] = {
     {cudaDevAttrMemSyncDomainCount,
      [](const Profile& profile, int) { return is_hopper(profile) ? 4 : 1; }},
     {cudaDevAttrNumaId, fixed<-1>},
+    {139, member<&Profile::pci_device_id>},  // cudaDevAttrGpuPciDeviceId, from CUDA 13 on
     {cudaDevAttrHostNumaId, fixed<0>},
     // The driver's number of virtual memory management, which the runtime does not name. It is
     // supported; sharing its handles where devices are shared, as file descriptors.
@@ -512,7 +515,7 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int p
   Machine& machine = Machine::get();
   if (!can) return result(cudaErrorInvalidValue);
   if (!machine.is_device(device) || !machine.is_device(peer)) return result(cudaErrorInvalidDevice);
-  *can = device != peer;
+  *can = device != peer && have_peers(machine.profile(device), machine.profile(peer));
   return cudaSuccess;
 }
 
@@ -521,6 +524,8 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags
   if (const cudaError_t error = ready()) return result(error);
   if (!Machine::get().is_device(peer) || peer == current_device())
     return result(cudaErrorInvalidDevice);
+  if (!have_peers(Machine::get().profile(current_device()), Machine::get().profile(peer)))
+    return result(cudaErrorPeerAccessUnsupported);
   return result(Machine::get().enable_peer(current_device(), peer)
                     ? cudaSuccess
                     : cudaErrorPeerAccessAlreadyEnabled);
@@ -540,7 +545,8 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2P
   if (!value) return result(cudaErrorInvalidValue);
   if (!machine.is_device(device) || !machine.is_device(peer) || device == peer)
     return result(cudaErrorInvalidDevice);
-  *value = attribute == cudaDevP2PAttrPerformanceRank ? 0 : 1;
+  *value = attribute != cudaDevP2PAttrPerformanceRank &&
+           have_peers(machine.profile(device), machine.profile(peer));
   return cudaSuccess;
 }
 

@@ -24,7 +24,7 @@ struct KernelFacts {
 };
 KernelFacts facts_of_kernel(const void* stub);
 
-// Of a variable's stand-in; nothing where it is none.
+// The size of a variable, by its stand-in; nothing where it is none.
 std::optional<size_t> variable_bytes(const void* symbol);
 
 // All code has to be loaded anew, as after a reset.
