@@ -38,7 +38,9 @@ if(MEMLEDGER_LIBTORCH_HAS_CUDA)
   add_library(memledger_answers SHARED ${MEMLEDGER_VIRTUAL_GPU_SOURCES})
   add_executable(memledger_cudnn_planner ${MEMLEDGER_CUDNN_PLANNER_SOURCES})
   add_library(memledger_cudnn_planner_driver SHARED ${MEMLEDGER_CUDNN_PLANNER_DRIVER_SOURCES})
-  foreach(target memledger_answers memledger_cudnn_planner memledger_cudnn_planner_driver)
+  add_executable(memledger_nvidia_smi ${MEMLEDGER_NVIDIA_SMI_SOURCES})
+  set_target_properties(memledger_nvidia_smi PROPERTIES OUTPUT_NAME nvidia-smi)
+  foreach(target memledger_answers memledger_cudnn_planner memledger_cudnn_planner_driver memledger_nvidia_smi)
     memledger_compile(${target})
     set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
     target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
@@ -58,8 +60,9 @@ if(MEMLEDGER_LIBTORCH_HAS_CUDA)
     COMMAND "${MEMLEDGER_PYTHON}" "${PROJECT_SOURCE_DIR}/virtual_gpu/generate_stubs.py"
             --libtorch "${MEMLEDGER_LIBTORCH_ROOT}/lib" --answers "$<TARGET_FILE:memledger_answers>"
             --headers "${cuda_runtime_headers}" --cc "${CMAKE_CXX_COMPILER}" --out "${MEMLEDGER_VIRTUAL_GPU_FOLDER}"
-    COMMAND ${CMAKE_COMMAND} -E copy "$<TARGET_FILE:memledger_cudnn_planner>" "$<TARGET_FILE:memledger_cudnn_planner_driver>" "${MEMLEDGER_VIRTUAL_GPU_FOLDER}"
-    DEPENDS memledger_answers memledger_cudnn_planner memledger_cudnn_planner_driver
+    COMMAND ${CMAKE_COMMAND} -E copy "$<TARGET_FILE:memledger_cudnn_planner>" "$<TARGET_FILE:memledger_cudnn_planner_driver>"
+            "$<TARGET_FILE:memledger_nvidia_smi>" "${MEMLEDGER_VIRTUAL_GPU_FOLDER}"
+    DEPENDS memledger_answers memledger_cudnn_planner memledger_cudnn_planner_driver memledger_nvidia_smi
             "${PROJECT_SOURCE_DIR}/virtual_gpu/generate_stubs.py" "${MEMLEDGER_LIBTORCH_ROOT}/lib/libtorch_cuda.so"
     COMMENT "Making stand-ins for NVIDIA's libraries"
     VERBATIM)

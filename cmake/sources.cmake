@@ -310,6 +310,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/answers/cudart_ipc.cc
   virtual_gpu/answers/cudart_launch.cc
   virtual_gpu/answers/cudart_memory.cc
+  virtual_gpu/answers/cudart_modules.cc
   virtual_gpu/answers/cudart_stream.cc
   virtual_gpu/answers/cudnn_convolution.cc
   virtual_gpu/answers/cudnn_ctc.cc
@@ -334,10 +335,12 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/answers/graph_refusals.cc
   virtual_gpu/answers/nccl.cc
   virtual_gpu/answers/nvml.cc
+  virtual_gpu/answers/nvml_telemetry.cc
   virtual_gpu/answers/nvrtc.cc
   virtual_gpu/answers/nvshmem.cc
   virtual_gpu/calibration.cc
   virtual_gpu/capture.cc
+  virtual_gpu/context_memory.cc
   virtual_gpu/cudnn_planner_client.cc
   virtual_gpu/cudnn_version.cc
   virtual_gpu/device_code.cc
@@ -346,6 +349,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/host_memory.cc
   virtual_gpu/kept_bytes.cc
   virtual_gpu/known_values.cc
+  virtual_gpu/library_sizes.cc
   virtual_gpu/machine.cc
   virtual_gpu/machine_sharing.cc
   virtual_gpu/md2.cc
@@ -355,6 +359,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/reads.cc
   virtual_gpu/rnn_layout.cc
   virtual_gpu/shared_devices.cc
+  virtual_gpu/solver_sizes.cc
   virtual_gpu/specification.cc
   virtual_gpu/streams.cc
   virtual_gpu/unconsidered_functions.cc
@@ -370,6 +375,10 @@ set(MEMLEDGER_CUDNN_PLANNER_SOURCES
 
 set(MEMLEDGER_CUDNN_PLANNER_DRIVER_SOURCES
   virtual_gpu/cudnn_planner_driver.cc
+)
+
+set(MEMLEDGER_NVIDIA_SMI_SOURCES
+  virtual_gpu/nvidia_smi.cc
 )
 
 # //:memledger_virtual_gpu, for programs that give themselves a virtual GPU.

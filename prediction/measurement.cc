@@ -156,7 +156,7 @@ Json json(const MeasuredRead& read) {
 
 MeasuredRead::Kind kind_of(const std::string& text) {
   using Kind = MeasuredRead::Kind;
-  for (const Kind kind : {Kind::kNumber, Kind::kReceived, Kind::kBranch}) {
+  for (const Kind kind : {Kind::kNumber, Kind::kReceived, Kind::kBranch, Kind::kModel}) {
     if (text == to_string(kind)) return kind;
   }
   return Kind::kSize;
@@ -244,6 +244,8 @@ std::string_view to_string(MeasuredRead::Kind kind) {
       return "received";
     case MeasuredRead::Kind::kBranch:
       return "branch";
+    case MeasuredRead::Kind::kModel:
+      return "model";
   }
   return "size";
 }

@@ -72,6 +72,7 @@ struct MeasuredRead {
     kNumber,    // a whole number for the program, read as zero: it may become a size or end a loop
     kReceived,  // a whole number that other ranks sent, taken to be this one's own
     kBranch,    // a truth or a fraction for the program, read as zero: it may steer what runs
+    kModel,     // no value: memory of a library, of which nobody says at most how much it is
   };
   std::string op, place;  // the place of the first
   int64_t count = 0;

@@ -76,6 +76,8 @@ std::string origin(const MeasuredRead& read) {
 }
 
 std::string sum_text(const ReadSum& sum) {
+  if (sum.most->kind == MeasuredRead::Kind::kModel)
+    return fmt::format("nobody says at most how much memory {} takes", printable(sum.most->op));
   return sum.bytes == 0 ? fmt::format("a size depends on values that only the device has ({})",
                                       origin(*sum.most))
                         : fmt::format("{} depend on values that only the device has ({})",
@@ -284,6 +286,8 @@ const char* kind_text(const MeasuredRead& read) {
     case MeasuredRead::Kind::kBranch:
       return is_sent(read) ? "fractions for other ranks, sent as 0"
                            : "a condition or a fraction, read as 0";
+    case MeasuredRead::Kind::kModel:
+      return "memory without an upper bound";
   }
   return is_open(read) ? "a size without an upper bound" : "a size";
 }
@@ -295,13 +299,21 @@ std::string read_line(const MeasuredRead& read) {
   return text + "\n";
 }
 
-std::string read_lines(const std::vector<MeasuredRead>& reads) {
+std::string read_lines(const char* title, const std::vector<MeasuredRead>& reads) {
   if (reads.empty()) return "";
-  std::string text = "\nValues that only the device has were read:\n";
+  std::string text = fmt::format("\n{}:\n", title);
   for (size_t i = 0; i < std::min(reads.size(), kReadsShown); ++i) text += read_line(reads[i]);
   if (reads.size() > kReadsShown)
     text += fmt::format("  and {} more (--json has all)\n", reads.size() - kReadsShown);
   return text;
+}
+
+std::string read_lines(const std::vector<MeasuredRead>& all) {
+  std::vector<MeasuredRead> models, reads;
+  for (const MeasuredRead& read : all)
+    (read.kind == MeasuredRead::Kind::kModel ? models : reads).push_back(read);
+  return read_lines("What libraries took beside tensors is not known", models) +
+         read_lines("Values that only the device has were read", reads);
 }
 
 const char* why_ended(Steps steps) {

@@ -104,7 +104,8 @@ std::string advice_on_reads(const Run& run) {
   for (const Measurement& process : run.processes) {
     const auto last = std::find_if(
         process.unknown_reads.rbegin(), process.unknown_reads.rend(), [](const MeasuredRead& read) {
-          return read.kind != MeasuredRead::Kind::kReceived && !is_sent(read);
+          return read.kind != MeasuredRead::Kind::kReceived &&
+                 read.kind != MeasuredRead::Kind::kModel && !is_sent(read);
         });
     if (last == process.unknown_reads.rend()) continue;
     const MeasuredRead& read = *last;

@@ -28,6 +28,7 @@ namespace {
 constexpr int kCannotRun = 126;
 constexpr int kNotFound = 127;
 constexpr char kTritonDriver[] = "TRITON_LIBCUDA_PATH";
+constexpr char kPath[] = "PATH";
 
 // Puts the libraries in front of what the caller preloads. The dynamic linker splits at spaces and
 // colons, and knows no escape.
@@ -111,6 +112,12 @@ environment::Variable sanitizer_options() {
   return {kVariable, absl::StrCat(options, options.empty() ? "" : ":", kOption, "=0")};
 }
 
+// For the folder's nvidia-smi, which has no other program that anybody calls by its name.
+std::string with_folder_first(const std::string& folder) {
+  const char* const path = std::getenv(kPath);
+  return path == nullptr || *path == '\0' ? folder : absl::StrCat(folder, ":", path);
+}
+
 absl::Status set_environment(const RunOptions& options, bool takes_libraries,
                              std::vector<std::string>* virtual_gpu_libraries_used) {
   absl::StatusOr<Locations> locations = find_locations();
@@ -135,6 +142,7 @@ absl::Status set_environment(const RunOptions& options, bool takes_libraries,
     *virtual_gpu_libraries_used = *virtual_gpu;
     variables.push_back({virtual_gpu::kSpecificationVariable,
                          virtual_gpu::with_absolute_paths(options.virtual_gpu)});
+    variables.push_back({kPath, with_folder_first(locations->virtual_gpu_folder)});
     // Triton links its launchers with the driver, which it looks for on disk.
     if (std::getenv(kTritonDriver) == nullptr)
       variables.push_back({kTritonDriver, locations->virtual_gpu_folder});

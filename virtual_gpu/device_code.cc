@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -63,9 +64,20 @@ class MachineCode {
       const Bytes symbols = bytes_of(section);
       const Bytes names = content(section.sh_link);
       std::vector<std::string> kernel_of(symbols.size / sizeof(Elf64_Sym));
+      std::set<uint32_t> allocators;  // malloc(), and who calls it
       for (size_t i = 0; i < kernel_of.size(); ++i) {
         const auto symbol = read_at<Elf64_Sym>(symbols.begin, i * sizeof(Elf64_Sym));
-        add(symbol, text_at(names, symbol.st_name), code, &kernel_of[i]);
+        const std::string name = text_at(names, symbol.st_name);
+        add(symbol, name, code, &kernel_of[i]);
+        if (symbol.st_shndx == SHN_UNDEF && name == "malloc")
+          allocators.insert(static_cast<uint32_t>(i));
+      }
+      if (!allocators.empty()) {
+        add_callers(&allocators);
+        for (const uint32_t symbol : allocators) {
+          if (symbol < kernel_of.size() && !kernel_of[symbol].empty())
+            code->kernels[kernel_of[symbol]].uses_heap = true;
+        }
       }
       add_details(kernel_of, code);
       return true;
@@ -104,6 +116,22 @@ class MachineCode {
     }
   }
 
+  // Adds who calls one of the symbols, through any number of functions.
+  void add_callers(std::set<uint32_t>* callees) const {
+    for (const Elf64_Shdr& section : sections_) {
+      if (name_of(section) != ".nv.callgraph") continue;
+      const Bytes edges = bytes_of(section);
+      constexpr size_t kEdge = 2 * sizeof(uint32_t);
+      for (size_t before = 0; before != callees->size();) {
+        before = callees->size();
+        for (size_t at = 0; edges.holds(at, kEdge); at += kEdge) {
+          if (callees->count(read_at<uint32_t>(edges.begin, at + sizeof(uint32_t))) != 0)
+            callees->insert(read_at<uint32_t>(edges.begin, at));
+        }
+      }
+    }
+  }
+
   void add_details(const std::vector<std::string>& kernel_of, DeviceCode* code) const {
     const bool reserves_shared =
         std::any_of(sections_.begin(), sections_.end(),
@@ -138,13 +166,14 @@ class MachineCode {
 
   static void add_note_of_file(uint8_t what, Bytes value, const std::vector<std::string>& kernel_of,
                                DeviceCode* code) {
-    constexpr uint8_t kFrameBytes = 0x11, kRegisters = 0x2f;
+    constexpr uint8_t kFrameBytes = 0x11, kLeastStackBytes = 0x12, kRegisters = 0x2f;
     if (value.size < 8) return;
     const uint32_t symbol = read_at<uint32_t>(value.begin, 0);
     if (symbol >= kernel_of.size() || kernel_of[symbol].empty()) return;
     KernelCode& kernel = code->kernels[kernel_of[symbol]];
     const uint32_t number = read_at<uint32_t>(value.begin, 4);
     if (what == kFrameBytes) kernel.local_bytes = number;
+    if (what == kLeastStackBytes) kernel.stack_bytes = number;
     if (what == kRegisters) kernel.registers = static_cast<int>(std::min<uint32_t>(number, 255));
   }
 

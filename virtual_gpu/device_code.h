@@ -11,7 +11,9 @@ struct KernelCode {
   int registers = 0;  // per thread
   size_t shared_bytes = 0;
   size_t local_bytes = 0;  // per thread
+  size_t stack_bytes = 0;  // per thread, of the functions that it calls, too
   int max_threads = 0;     // by __launch_bounds__; 0: not said
+  bool uses_heap = false;  // malloc() is called from it
 };
 
 struct VariableCode {

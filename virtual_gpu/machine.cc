@@ -8,8 +8,10 @@
 #include <atomic>
 #include <cstdlib>
 #include <iterator>
+#include <string_view>
 
 #include "virtual_gpu/known_values.h"
+#include "virtual_gpu/library_sizes.h"
 #include "virtual_gpu/unconsidered_functions.h"
 #include "virtual_gpu/visible_devices.h"
 
@@ -63,6 +65,22 @@ void note_library_work() {
   known_values().library_worked();
 }
 
+bool hold_library_code(int device, const void* owner, size_t bytes) {
+  Machine& machine = Machine::get();
+  // As for the context itself: programs on small devices look for what tensors take.
+  constexpr size_t kSmallDevice = size_t{2} << 30;
+  const Specification& specification = machine.specification();
+  if (!specification.upper_workspaces || specification.context_bytes.has_value() ||
+      machine.capacity(device) < kSmallDevice)
+    return true;
+  return machine.hold(device, owner, bytes);
+}
+
+bool loads_eagerly() {
+  const char* const mode = std::getenv("CUDA_MODULE_LOADING");
+  return mode != nullptr && std::string_view(mode) == "EAGER";
+}
+
 int current_device() { return thread_device; }
 void set_current_device(int device) { thread_device = device; }
 
@@ -106,6 +124,7 @@ Machine::Machine(const Specification& specification, const char* visible)
     : specification_(specification),
       kept_(specification.keep_bytes),
       recent_(specification.keep_bytes ? 0 : kRecentBytesPerCopy) {
+  if (loads_eagerly()) note_library_size(LibrarySize::kEagerLoading);
   const std::vector<DeviceSpecification> all = specification.all_devices();
   if (!specification.share.empty() && !join_shared(all)) return;
   std::vector<int> order = visible_devices(visible, static_cast<int>(all.size()));
@@ -189,6 +208,8 @@ void Machine::reset(int device) {
   }
   Device& d = devices_[device];
   ++d.resets;
+  for (auto symbol = d.symbols.begin(); symbol != d.symbols.end();)
+    symbol = symbol->second < d.symbols_begin ? d.symbols.erase(symbol) : std::next(symbol);
   for (auto memory = physical_.begin(); memory != physical_.end();) {
     if (memory->second->device == device) {
       give_physical(*memory->second);
@@ -314,6 +335,17 @@ bool Machine::has_addresses(int device) {
 
 void* Machine::allocate(int device, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
+  return allocate_locked(device, bytes);
+}
+
+void* Machine::allocate_once(int device, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  void* const block = allocate_locked(device, bytes);
+  if (block == nullptr) ++devices_[device].unretried_failures;
+  return block;
+}
+
+void* Machine::allocate_locked(int device, size_t bytes) {
   // More than the device has never fits, and rounding it up could overflow.
   if (bytes > devices_[device].capacity || !has_addresses(device)) return nullptr;
   if (bytes <= kPage / 2) return allocate_small(device, bytes);
@@ -504,13 +536,33 @@ void* Machine::symbol_address(int device, const void* host_variable, size_t byte
   Device& d = devices_[device];
   const auto found = d.symbols.find(host_variable);
   if (found != d.symbols.end()) return reinterpret_cast<void*>(found->second);
+  if (takes_memory_of_its_own(bytes)) {
+    void* const block = allocate_locked(device, bytes);
+    // The program does not ask again.
+    if (block == nullptr) return ++d.unretried_failures, nullptr;
+    d.symbols[host_variable] = reinterpret_cast<uintptr_t>(block);
+    return block;
+  }
   uintptr_t next = d.symbols_begin;
   const uintptr_t end = next + kSymbolBytes;
-  if (!d.symbols.empty()) next = d.symbols.at(nullptr);
+  if (const auto free = d.symbols.find(nullptr); free != d.symbols.end()) next = free->second;
   if (round_up(bytes, kSmallAlignment) > end - next) return nullptr;
   d.symbols[host_variable] = next;
   d.symbols[nullptr] = next + round_up(bytes, kSmallAlignment);  // where the next one goes
   return reinterpret_cast<void*>(next);
+}
+
+void Machine::drop_symbol(const void* host_variable) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (Device& device : devices_) {
+    const auto symbol = device.symbols.find(host_variable);
+    if (symbol == device.symbols.end()) continue;
+    const auto entry = entries_.find(symbol->second);
+    if (entry == entries_.end()) continue;
+    give_back(entry->second);
+    entries_.erase(entry);
+    device.symbols.erase(symbol);
+  }
 }
 
 void Machine::copy_to_device(uintptr_t address, const void* source, size_t bytes) {
@@ -636,6 +688,7 @@ void* Machine::allocate_from(MemoryPool* pool, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!is_pool_locked(pool)) return nullptr;
   const int device = pool->device;
+  if (pool != &devices_[device].graph_pool) note_library_size(LibrarySize::kStreamOrderedPool);
   void* const pointer = take_from(*pool, bytes);
   // LibTorch empties no cache of its own and does not ask again.
   if (pointer == nullptr) ++devices_[device].unretried_failures;

@@ -130,6 +130,8 @@ class Machine {
 
   // nullptr: no memory left. `bytes` must not be 0.
   void* allocate(int device, size_t bytes);
+  // For who does not ask again: a failure is one of the program's.
+  void* allocate_once(int device, size_t bytes);
   void* allocate_managed(int device, size_t bytes);
   bool free(void* pointer);
 
@@ -143,8 +145,15 @@ class Machine {
   // Whether all of the range is device memory. Mappings next to each other count as one.
   bool is_device_range(const void* pointer, size_t bytes);
 
-  // The address on a device of a variable of the program's device code, which takes no memory here.
+  // The address on a device of a variable of the program's device code, by its stand-in on the
+  // host. A large one takes memory of its own, the others lie in what the context takes. nullptr:
+  // no memory left.
   void* symbol_address(int device, const void* host_variable, size_t bytes);
+  static bool takes_memory_of_its_own(size_t variable_bytes) {
+    return variable_bytes > (size_t{256} << 10);
+  }
+  // The variable is gone from all devices.
+  void drop_symbol(const void* host_variable);
 
   MemoryPool* default_pool(int device);
   // Where the nodes of graphs take their memory from. Kept until trim().
@@ -262,6 +271,7 @@ class Machine {
   bool join_shared(const std::vector<DeviceSpecification>& devices);
   void leave_shared();
   bool has_addresses(int device);
+  void* allocate_locked(int device, size_t bytes);
   void* allocate_small(int device, size_t bytes);
   std::optional<uintptr_t> take_small(std::map<uintptr_t, AddressSpace>& pages, size_t bytes);
   void* take_from(MemoryPool& pool, size_t bytes);
@@ -295,6 +305,14 @@ class Machine {
   std::map<PhysicalMemory*, std::unique_ptr<PhysicalMemory>> physical_;
   std::map<MemoryPool*, std::unique_ptr<MemoryPool>> pools_;
 };
+
+// Whether CUDA is to load all device code at once (CUDA_MODULE_LOADING=EAGER).
+bool loads_eagerly();
+
+// Takes the memory of code that a library of NVIDIA loads into a context, once for each owner. It
+// is not in a profile's context, and how much it is was seen on one device: the low end of a dry
+// run has nothing of it. False where it is not there.
+bool hold_library_code(int device, const void* owner, size_t bytes);
 
 // A library wrote to a device.
 void note_library_work();

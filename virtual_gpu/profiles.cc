@@ -211,6 +211,13 @@ const std::vector<Profile>& profiles() {
   return *known;
 }
 
+bool have_peers(const Profile& device, const Profile& peer) {
+  const auto may = [](const Profile& profile) {
+    return profile.device_name.find("GeForce") == std::string::npos;
+  };
+  return may(device) && may(peer);
+}
+
 const Profile* find_profile(std::string_view name) {
   for (const Profile& profile : profiles()) {
     if (profile.name == name) return &profile;

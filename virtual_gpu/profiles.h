@@ -47,6 +47,9 @@ inline constexpr int kRegistersPerBlock = 64 << 10;
 inline constexpr int kMaxThreadsPerBlock = 1024;
 inline constexpr int kWarpSize = 32;
 
+// Whether the driver lets two such devices read each other's memory: GeForce cards do not.
+bool have_peers(const Profile& device, const Profile& peer);
+
 // The devices that are known, in the order in which messages name them.
 const std::vector<Profile>& profiles();
 

@@ -36,7 +36,7 @@ virtual_gpu_libraries = rule(
         "has_cuda": attr.bool(mandatory = True, doc = "whether there is anything to stand in for"),
         "libtorch_lib": attr.string(mandatory = True, doc = "absolute path of LibTorch's libraries"),
         "libtorch_libraries": attr.label(allow_single_file = True, mandatory = True, doc = "changes when they do"),
-        "planner": attr.label_list(allow_files = True, mandatory = True, doc = "the program that asks cuDNN, and what it needs"),
+        "planner": attr.label_list(allow_files = True, mandatory = True, doc = "the program that asks cuDNN, what it needs, and nvidia-smi"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],

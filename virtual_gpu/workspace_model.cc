@@ -274,29 +274,29 @@ uint64_t dropout_states_bytes(const DeviceFacts& device) {
   return kStateBytes * device.multiprocessors * device.threads_per_multiprocessor;
 }
 
-uint64_t fft_work_bytes(const std::vector<int64_t>& signal, int64_t batch,
-                        size_t complex_element_bytes) {
+FftWork fft_work(const std::vector<int64_t>& signal, int64_t batch, bool is_real,
+                 size_t complex_element_bytes) {
   // Lengths with larger prime factors than this go through a longer convolution (Bluestein).
   constexpr int64_t kLargestFactor = 127;
   // One dimension of up to this many points stays inside a multiprocessor.
-  constexpr int64_t kInPlacePoints = 4096;
-  uint64_t points = batch;
-  bool works_in_place = signal.size() == 1;
+  constexpr int64_t kInPlacePoints = 8192, kInPlacePointsOfPrimes = 2048;
+  constexpr uint64_t kMostOfSmooth = 2, kMostOfPrimes = 8;
+  uint64_t points = static_cast<uint64_t>(batch);
+  bool has_large_prime = false;
   for (const int64_t length : signal) {
     int64_t rest = length;
     for (int64_t factor = 2; factor <= kLargestFactor && rest > 1; ++factor) {
       while (rest % factor == 0) rest /= factor;
     }
-    uint64_t used = length;
-    if (rest > 1) {
-      used = 1;
-      while (used < 2 * static_cast<uint64_t>(length) - 1) used *= 2;
-      works_in_place = false;
-    }
-    if (length > kInPlacePoints) works_in_place = false;
-    points *= used;
+    has_large_prime = has_large_prime || rest > 1;
+    points *= static_cast<uint64_t>(length);
   }
-  return works_in_place ? 0 : points * complex_element_bytes;
+  const uint64_t bytes = points * complex_element_bytes;
+  const bool is_small = signal.size() == 1 &&
+                        signal[0] <= (has_large_prime ? kInPlacePointsOfPrimes : kInPlacePoints);
+  // Some of several dimensions need nothing.
+  const uint64_t least = is_small || signal.size() > 1 ? 0 : is_real ? bytes / 2 : bytes;
+  return {least, bytes * (has_large_prime ? kMostOfPrimes : kMostOfSmooth)};
 }
 
 uint64_t least_workspace_bytes(const Convolution& convolution, uint64_t bytes) {

@@ -64,9 +64,14 @@ uint64_t ctc_v8_workspace_bytes(int64_t steps, int64_t batch, int64_t classes,
 
 uint64_t dropout_states_bytes(const DeviceFacts& device);
 
-// cuFFT's work area for one plan.
-uint64_t fft_work_bytes(const std::vector<int64_t>& signal, int64_t batch,
-                        size_t complex_element_bytes);
+// cuFFT's work area for one plan, of signals of which one or both sides are complex: the least, as
+// measured on an H200, and the most, which for lengths with a prime factor above 127 is what
+// NVIDIA's manual says and for others twice what was measured.
+struct FftWork {
+  uint64_t least_bytes, most_bytes;
+};
+FftWork fft_work(const std::vector<int64_t>& signal, int64_t batch, bool is_real,
+                 size_t complex_element_bytes);
 
 // How the program's convolutions get their size: the environment variable, and what it may hold.
 inline constexpr char kConvolutionWorkspaceVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_WORKSPACE";

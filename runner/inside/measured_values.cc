@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@
 #include "text/names.h"
 #include "text/shape.h"
 #include "virtual_gpu/device_use.h"
+#include "virtual_gpu/library_sizes.h"
 #include "virtual_gpu/missing_cudnn.h"
 #include "virtual_gpu/values/program_line.h"
 #include "virtual_gpu/values/size_reads.h"
@@ -184,6 +186,23 @@ MeasuredRead read_of(const virtual_gpu::ReadRow& row) {
   return read;
 }
 
+// What libraries took beside LibTorch's tensors and no run can be sure of.
+void add_library_sizes(std::vector<MeasuredRead>& reads) {
+  void* const ask = dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_library_sizes");
+  if (ask == nullptr) return;
+  std::array<memledger_virtual_gpu_library_size, 16> rows{};
+  const size_t count = reinterpret_cast<decltype(&memledger_virtual_gpu_library_sizes)>(ask)(
+      rows.data(), rows.size());
+  for (size_t i = 0; i < std::min(count, rows.size()); ++i) {
+    MeasuredRead read;
+    read.op = rows[i].what;
+    read.count = static_cast<int64_t>(rows[i].count);
+    read.has_upper_bound = rows[i].has_upper_bound != 0;
+    if (!read.has_upper_bound) read.kind = MeasuredRead::Kind::kModel;
+    reads.push_back(std::move(read));
+  }
+}
+
 }  // namespace
 
 std::vector<prediction::MeasuredDevice> measured_devices() {
@@ -238,6 +257,7 @@ std::vector<MeasuredRead> measured_reads(bool with_lines) {
   std::vector<MeasuredRead> reads;
   for (const virtual_gpu::ReadRow& row : virtual_gpu::unknown_reads(with_lines))
     reads.push_back(read_of(row));
+  add_library_sizes(reads);
   return reads;
 }
 

@@ -172,6 +172,16 @@ TEST_CASE("a size without an upper bound is never told to fit") {
     CHECK(prediction.verdict == Verdict::kFits);
     CHECK(contains(prediction.to_text(), "aten::repeat_interleave in moe.cc:88: a condition"));
   }
+  SUBCASE("memory of a library without a bound is no value") {
+    high.processes[0].unknown_reads[0].kind = MeasuredRead::Kind::kModel;
+    high.processes[0].unknown_reads[0].op = "cuFFT's work area";
+    prediction = predict("test", {low, high});
+    CHECK(prediction.verdict == Verdict::kNotKnown);
+    CHECK(prediction.sentence() ==
+          "not known: nobody says at most how much memory cuFFT's work area takes");
+    CHECK(contains(prediction.to_text(), "cuFFT's work area in moe.cc:88: memory without"));
+    CHECK_FALSE(contains(prediction.to_text(), "Values that only the device has"));
+  }
   SUBCASE("what does not fit with nothing does not fit with more") {
     Run fails = failed_run(kLow, 990);
     fails.processes[0].unknown_reads = {open_read(0)};
@@ -691,7 +701,8 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
                                {"aten::one_hot", "b.cc:3", 1, 0, Kind::kSize, false},
                                {"aten::item", "b.cc:4", 1, 0, Kind::kNumber, false},
                                {"aten::copy_", "b.cc:5", 1, 0, Kind::kReceived},
-                               {"aten::is_nonzero", "", 2, 0, Kind::kBranch}};
+                               {"aten::is_nonzero", "", 2, 0, Kind::kBranch},
+                               {"cuFFT's work area", "", 2, 0, Kind::kModel, false}};
   const std::string text = to_json(measurement);
   const auto read = parse_measurement(text);
   REQUIRE(read.ok());
@@ -710,7 +721,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->allocator_settings == "max_split_size_mb:64");
   CHECK(read->missing_cudnn == "nvidia-cudnn-cu13==9.19.*");
   CHECK(read->devices[0].requested_in_all == 12);
-  REQUIRE(read->unknown_reads.size() == 5);
+  REQUIRE(read->unknown_reads.size() == 6);
   CHECK(read->unknown_reads[0].has_upper_bound);
   CHECK(read->unknown_reads[1].kind == Kind::kSize);
   CHECK_FALSE(read->unknown_reads[1].has_upper_bound);

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/virtual_gpu/made_device_code.h"
 #include "virtual_gpu/machine.h"
 
 // The runtime's and the driver's functions as a program calls them. The answers are linked in, no
@@ -26,7 +27,12 @@ void** __cudaRegisterFatBinary(void*);
 void __cudaUnregisterFatBinary(void**);
 void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*,
                             dim3*, int*);
+int nvrtcGetCUBINSize(void*, size_t*);
+int nvrtcGetCUBIN(void*, char*);
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int);
 }
+
+using namespace memledger::virtual_gpu;
 
 namespace {
 
@@ -1080,59 +1086,224 @@ TEST_CASE("the legacy default stream beside a capture of a per-thread default st
 }
 
 // CUB looks for what a kernel says among the architectures it was compiled for.
-TEST_CASE("a kernel says which of its architectures would run here") {
-  struct Entry {
-    uint16_t kind, version;
-    uint32_t header_bytes;
-    uint64_t code_bytes;
-    uint32_t other[3], architecture;
-    char code[16];
-  };
-  static_assert(sizeof(Entry) == 48);
-  constexpr uint16_t kPtx = 1, kMachineCode = 2;
-  const auto entry = [](uint16_t kind, uint32_t architecture) {
-    return Entry{kind, 1, 32, 16, {}, architecture, {}};
-  };
-  struct Code {
-    uint32_t magic;
-    uint16_t version, header_bytes;
-    uint64_t bytes;
-    Entry entries[4];
-  };
-  const auto says = [](const Code& code) {
-    const struct {
-      uint32_t magic, version;
-      const void* code;
-      void* file;
-    } description{0x466243b1, 1, &code, nullptr};
+// Device code as nvcc registers it, until the end of the scope.
+class Registered {
+ public:
+  explicit Registered(const std::vector<MadeEntry>& entries) : code_(made_fat_binary(entries)) {
+    frame_.code = code_.data();
+    handle_ = __cudaRegisterFatBinary(&frame_);
+  }
+  // Its address can be another kernel's afterwards.
+  ~Registered() { __cudaUnregisterFatBinary(handle_); }
+  Registered(const Registered&) = delete;
+  Registered& operator=(const Registered&) = delete;
+
+  void add_kernel(const void* stub, const char* name = "kernel") {
+    __cudaRegisterFunction(handle_, static_cast<const char*>(stub), nullptr, name, -1, nullptr,
+                           nullptr, nullptr, nullptr, nullptr);
+  }
+  void add_variable(char* host, size_t bytes) {
+    __cudaRegisterVar(handle_, host, nullptr, "variable", 0, bytes, 0, 0);
+  }
+
+ private:
+  std::vector<unsigned char> code_;
+  MadeFrame frame_;
+  void** handle_;
+};
+
+std::vector<unsigned char> machine_code(uint32_t local_bytes) {
+  return MadeElf({{"kernel", 32, local_bytes, 0, 0}}, {}, false).bytes();
+}
+
+cudaError_t launch_once(const void* stub) {
+  return cudaLaunchKernel(stub, dim3(1), dim3(32), nullptr, 0, nullptr);
+}
+
+TEST_CASE("a kernel says for what it was compiled") {
+  const auto says = [](const std::vector<MadeEntry>& entries) {
     static char kernel;
-    void** const handle =
-        __cudaRegisterFatBinary(const_cast<void*>(static_cast<const void*>(&description)));
-    __cudaRegisterFunction(handle, &kernel, nullptr, "kernel", -1, nullptr, nullptr, nullptr,
-                           nullptr, nullptr);
-    cudaFuncAttributes attributes;
+    Registered code(entries);
+    code.add_kernel(&kernel);
+    cudaFuncAttributes attributes{};
     CHECK(cudaFuncGetAttributes(&attributes, &kernel) == cudaSuccess);
-    CHECK(attributes.binaryVersion == attributes.ptxVersion);
-    // Its address can be another kernel's now.
-    __cudaUnregisterFatBinary(handle);
+    CHECK(launch_once(&kernel) == cudaSuccess);
     return attributes.ptxVersion;
   };
   // The device is an A100, of 8.0.
-  Code code{
-      0xba55ed50,
-      1,
-      16,
-      4 * sizeof(Entry),
-      {entry(kMachineCode, 75), entry(kMachineCode, 80), entry(kMachineCode, 86), entry(kPtx, 90)}};
-  CHECK(says(code) == 80);
-  code.entries[1] = entry(kPtx, 72);
-  CHECK(says(code) == 72);
-  code.entries[1] = entry(kPtx, 90);
-  CHECK(says(code) == 80);  // no code for this device: taken as if there was
-  code.entries[0].code_bytes = 1 << 20;
-  CHECK(says(code) == 80);
-  code.magic = 0;
-  CHECK(says(code) == 80);
+  const std::vector<unsigned char> ptx(16, 'x');
+  CHECK(says({{false, 75, machine_code(0)},
+              {false, 80, machine_code(0)},
+              {false, 86, machine_code(0)},
+              {true, 90, ptx}}) == 80);
+  CHECK(says({{false, 75, machine_code(0)}, {true, 72, ptx}, {false, 86, machine_code(0)}}) == 72);
+  // What is of no known format is taken to run.
+  static char kernel;
+  void** const handle = __cudaRegisterFatBinary(nullptr);
+  __cudaRegisterFunction(handle, &kernel, nullptr, "kernel", -1, nullptr, nullptr, nullptr, nullptr,
+                         nullptr);
+  CHECK(launch_once(&kernel) == cudaSuccess);
+  __cudaUnregisterFatBinary(handle);
+}
+
+TEST_CASE("a kernel without code for the device fails as there") {
+  static char kernel;
+  Registered code({{false, 75, machine_code(0)},
+                   {false, 90, machine_code(0)},
+                   {true, 90, std::vector<unsigned char>(16, 'x')}});
+  code.add_kernel(&kernel);
+  expect(cudaErrorNoKernelImageForDevice, launch_once(&kernel));
+  expect(cudaErrorNoKernelImageForDevice,
+         cudaLaunchCooperativeKernel(&kernel, dim3(1), dim3(32), nullptr, 0, nullptr));
+  cudaFuncAttributes attributes{};
+  expect(cudaErrorNoKernelImageForDevice, cudaFuncGetAttributes(&attributes, &kernel));
+  CHECK(std::string(cudaGetErrorString(cudaErrorNoKernelImageForDevice)) ==
+        "no kernel image is available for execution on the device");
+}
+
+TEST_CASE("local memory of kernels is taken for all threads of the device, and kept") {
+  constexpr size_t kThreads = size_t{108} * 2048;
+  static char small, large, huge;
+  const size_t before = free_bytes();
+  {
+    Registered code({{false, 80, machine_code(1024)}});
+    code.add_kernel(&small);
+    CHECK(launch_once(&small) == cudaSuccess);
+    CHECK(free_bytes() == before);  // the context's
+  }
+  {
+    Registered code({{false, 80, machine_code(1024 + 512)}});
+    code.add_kernel(&large);
+    CHECK(launch_once(&large) == cudaSuccess);
+    CHECK(launch_once(&large) == cudaSuccess);
+    CHECK(free_bytes() == before - kThreads * 512);
+  }
+  CHECK(free_bytes() == before - kThreads * 512);
+  Registered code({{false, 80, machine_code(64 << 10)}});
+  code.add_kernel(&huge);
+  expect(cudaErrorMemoryAllocation, launch_once(&huge));
+  CHECK(free_bytes() == before - kThreads * 512);
+  CHECK(cudaDeviceReset() == cudaSuccess);
+  CHECK(free_bytes() == before);
+  CHECK(launch_once(&huge) == cudaErrorMemoryAllocation);
+  cudaGetLastError();
+}
+
+TEST_CASE("limits of the context take memory") {
+  const auto limit = [](cudaLimit which) {
+    size_t value = 0;
+    CHECK(cudaDeviceGetLimit(&value, which) == cudaSuccess);
+    return value;
+  };
+  const size_t before = free_bytes();
+  CHECK(cudaDeviceSetLimit(cudaLimitStackSize, 1536) == cudaSuccess);
+  CHECK(limit(cudaLimitStackSize) == 1536);
+  CHECK(free_bytes() == before - size_t{108} * 2048 * 512);
+  expect(cudaErrorMemoryAllocation, cudaDeviceSetLimit(cudaLimitStackSize, 512 << 10));
+  CHECK(limit(cudaLimitStackSize) == 1536);
+  static char deep;
+  Registered code({{false, 80, machine_code(1024 + 256)}});
+  code.add_kernel(&deep);
+  CHECK(launch_once(&deep) == cudaSuccess);
+  CHECK(cudaDeviceSetLimit(cudaLimitStackSize, 1024) == cudaSuccess);
+  CHECK(free_bytes() == before);
+  CHECK(launch_once(&deep) == cudaSuccess);
+  CHECK(free_bytes() == before - size_t{108} * 2048 * 256);
+  CHECK(cudaDeviceReset() == cudaSuccess);
+  CHECK(limit(cudaLimitStackSize) == 1024);
+  CHECK(free_bytes() == before);
+}
+
+TEST_CASE("what the run-time compiler makes is machine code that loads") {
+  size_t bytes = 0;
+  REQUIRE(nvrtcGetCUBINSize(nullptr, &bytes) == 0);
+  CHECK(bytes > 1);  // CuPy takes one byte for an error
+  std::vector<char> code(bytes);
+  REQUIRE(nvrtcGetCUBIN(nullptr, code.data()) == 0);
+  CUmodule module = nullptr;
+  REQUIRE(cuModuleLoadData(&module, code.data()) == CUDA_SUCCESS);
+  CUfunction function = nullptr;
+  REQUIRE(cuModuleGetFunction(&function, module, "any") == CUDA_SUCCESS);
+  CHECK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
+  CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
+}
+
+TEST_CASE("the heap is taken with the first kernel that uses it") {
+  const size_t before = free_bytes();
+  static char plain, user;
+  Registered code(
+      {{false, 80,
+        MadeElf({{"plain", 32, 0, 0, 0}, {"user", 32, 0, 0, 0, true}}, {}, false).bytes()}});
+  code.add_kernel(&plain, "plain");
+  code.add_kernel(&user, "user");
+  size_t heap = 0;
+  CHECK(cudaDeviceGetLimit(&heap, cudaLimitMallocHeapSize) == cudaSuccess);
+  CHECK(heap == 8 * kMiB);
+  CHECK(cudaDeviceSetLimit(cudaLimitMallocHeapSize, 40 * kMiB) == cudaSuccess);
+  CHECK(launch_once(&plain) == cudaSuccess);
+  CHECK(free_bytes() == before);
+  CHECK(launch_once(&user) == cudaSuccess);
+  CHECK(free_bytes() == before - 42 * kMiB);
+  CHECK(cudaDeviceReset() == cudaSuccess);
+  CHECK(free_bytes() == before);
+  CHECK(cudaDeviceSetLimit(cudaLimitMallocHeapSize, size_t{1} << 40) == cudaSuccess);
+  expect(cudaErrorMemoryAllocation, launch_once(&user));
+  CHECK(cudaDeviceReset() == cudaSuccess);
+}
+
+TEST_CASE("kernels in executable graphs take memory, which other graphs use again") {
+  constexpr size_t kNodes = 20000;
+  const size_t before = free_bytes();
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  static char kernel;
+  const auto make = [&](size_t kernels) {
+    cudaGraph_t graph = nullptr;
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+    for (size_t i = 0; i < kernels; ++i)
+      CHECK(cudaLaunchKernel(&kernel, dim3(1), dim3(32), nullptr, 0, stream) == cudaSuccess);
+    CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    cudaGraphExec_t executable = nullptr;
+    CHECK(cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess);
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+    return executable;
+  };
+  cudaGraphExec_t large = make(kNodes);
+  // 2 KiB each, less 1 MiB that the context has.
+  CHECK(free_bytes() == before - 38 * kMiB - 2 * kMiB);
+  CHECK(cudaGraphExecDestroy(large) == cudaSuccess);
+  CHECK(free_bytes() == before - 40 * kMiB);
+  cudaGraphExec_t first = make(100), second = make(kNodes - 100);
+  CHECK(free_bytes() == before - 40 * kMiB);
+  cudaGraphExec_t third = make(kNodes / 4);
+  CHECK(free_bytes() == before - 48 * kMiB);
+  for (cudaGraphExec_t executable : {first, second, third})
+    CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+  CHECK(cudaDeviceReset() == cudaSuccess);
+  CHECK(free_bytes() == before);
+}
+
+TEST_CASE("a large variable takes memory once a kernel of its file runs, or it is asked for") {
+  static char kernel, table, other;
+  const size_t before = free_bytes();
+  {
+    Registered code({{false, 80, machine_code(0)}});
+    code.add_kernel(&kernel);
+    code.add_variable(&table, 64 * kMiB);
+    CHECK(free_bytes() == before);
+    CHECK(launch_once(&kernel) == cudaSuccess);
+    CHECK(free_bytes() == before - 64 * kMiB);
+    void* address = nullptr;
+    CHECK(cudaGetSymbolAddress(&address, &table) == cudaSuccess);
+    CHECK(free_bytes() == before - 64 * kMiB);
+    CHECK(cudaMemset(address, 0, 64 * kMiB) == cudaSuccess);
+  }
+  CHECK(free_bytes() == before);  // a library that was unloaded
+  Registered code({{false, 80, machine_code(0)}});
+  code.add_kernel(&kernel);
+  code.add_variable(&other, 512 * kMiB);
+  expect(cudaErrorMemoryAllocation, launch_once(&kernel));
 }
 
 TEST_CASE("launches are checked, not run") {

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "tests/virtual_gpu/made_device_code.h"
 #include "virtual_gpu/profiles.h"
 
 // Three devices of which CUDA_VISIBLE_DEVICES shows two, in another order. The answers are linked
@@ -27,6 +30,13 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* text, char** handle);
 int nvmlDeviceGetHandleByUUID(const char* text, char** handle);
 int nvmlDeviceGetGpuFabricInfoV(char* handle, void* info);
 int nvmlDeviceGetIndex(char* handle, unsigned* index);
+int nvmlDeviceGetMemoryInfo(char* handle, void* memory);
+int nvmlDeviceGetMemoryInfo_v2(char* handle, void* memory);
+int nvmlDeviceGetTemperature(char* handle, int sensor, unsigned* celsius);
+int nvmlDeviceGetMaxClockInfo(char* handle, int type, unsigned* clock);
+int nvmlDeviceGetMigMode(char* handle, unsigned* current, unsigned* pending);
+int nvmlDeviceGetPciInfo_v3(char* handle, void* info);
+int nvmlSystemGetDriverVersion(char* text, unsigned length);
 int nvmlDeviceGetName(char* handle, char* text, unsigned length);
 int nvmlDeviceGetUUID(char* handle, char* text, unsigned length);
 }
@@ -75,27 +85,15 @@ TEST_CASE("the context takes what was measured, and clusters are the device's") 
 }
 
 TEST_CASE("a kernel says of each device what would run there") {
-  struct Entry {
-    uint16_t kind, version;
-    uint32_t header_bytes;
-    uint64_t code_bytes;
-    uint32_t other[3], architecture;
-    char code[16];
-  };
-  struct {
-    uint32_t magic = 0xba55ed50;
-    uint16_t version = 1, header_bytes = 16;
-    uint64_t bytes = 2 * sizeof(Entry);
-    Entry entries[2] = {{2, 1, 32, 16, {}, 75, {}}, {2, 1, 32, 16, {}, 90, {}}};
-  } code;
-  const struct {
-    uint32_t magic, version;
-    const void* code;
-    void* file;
-  } description{0x466243b1, 1, &code, nullptr};
+  using namespace memledger::virtual_gpu;
+  const std::vector<unsigned char> machine_code =
+      MadeElf({{"kernel", 32, 0, 0, 0}}, {}, false).bytes();
+  const std::vector<unsigned char> code =
+      made_fat_binary({{false, 75, machine_code}, {false, 90, machine_code}});
+  MadeFrame description;
+  description.code = code.data();
   static char kernel;
-  void** const handle =
-      __cudaRegisterFatBinary(const_cast<void*>(static_cast<const void*>(&description)));
+  void** const handle = __cudaRegisterFatBinary(&description);
   __cudaRegisterFunction(handle, &kernel, nullptr, "kernel", -1, nullptr, nullptr, nullptr, nullptr,
                          nullptr);
   for (const int device : {0, 1, 0}) {
@@ -136,6 +134,51 @@ TEST_CASE("NVML counts all of them, and finds CUDA's by bus and UUID") {
   // The hidden one has a bus, but no number of CUDA's.
   CHECK(cudaDeviceGetByPCIBusId(&device, "0000:27:00.0") == cudaErrorInvalidDevice);
   CHECK(nvmlDeviceGetHandleByPciBusId_v2("0000:27:00.0", &handle) == 0);
+}
+
+TEST_CASE("NVML counts what is on the board, and has plausible figures") {
+  char* handle = nullptr;
+  REQUIRE(nvmlDeviceGetHandleByIndex_v2(0, &handle) == 0);
+  struct {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+  } memory{2U << 24 | 40, 0, 0, 0, 0};
+  constexpr unsigned long long kMiB = 1 << 20;
+  REQUIRE(nvmlDeviceGetMemoryInfo_v2(handle, &memory) == 0);
+  CHECK(memory.total == 81559 * kMiB);
+  CHECK(memory.reserved == (81559 - 80994) * kMiB);
+  CHECK(memory.total == memory.reserved + memory.used + memory.free);
+  unsigned long long first[3] = {};
+  REQUIRE(nvmlDeviceGetMemoryInfo(handle, first) == 0);
+  CHECK(first[0] == memory.total);
+  CHECK(first[2] == memory.used + memory.reserved);
+  // One with other memory than its profile's has as much reserved.
+  char* t4 = nullptr;
+  REQUIRE(nvmlDeviceGetHandleByIndex_v2(2, &t4) == 0);
+  REQUIRE(nvmlDeviceGetMemoryInfo_v2(t4, &memory) == 0);
+  CHECK(memory.total == (4096 + 15360 - 14912) * kMiB);
+
+  unsigned value = 0, pending = 0;
+  CHECK(nvmlDeviceGetTemperature(handle, 0, &value) == 0);
+  CHECK((value > 0 && value < 100));
+  CHECK(nvmlDeviceGetMaxClockInfo(handle, 1, &value) == 0);
+  CHECK(value == 1980);
+  CHECK(nvmlDeviceGetMigMode(handle, &value, &pending) == 0);
+  CHECK(value == 0);
+  CHECK(nvmlDeviceGetMigMode(t4, &value, &pending) == 3);  // not supported
+  char text[64];
+  int numbers[3] = {};
+  CHECK(nvmlSystemGetDriverVersion(text, sizeof text) == 0);
+  CHECK(std::sscanf(text, "%d.%d.%d", &numbers[0], &numbers[1], &numbers[2]) == 3);
+  struct {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32];
+  } pci{};
+  CHECK(nvmlDeviceGetPciInfo_v3(handle, &pci) == 0);
+  CHECK(std::string(pci.bus_id) == "00000000:17:00.0");
+  CHECK(pci.bus == 0x17);
+  CHECK(pci.id == 0x233010de);
 }
 
 TEST_CASE("NVML knows no fabric between devices, and says so in the caller's version") {

@@ -17,6 +17,7 @@ struct MadeKernel {
   uint32_t local_bytes = 0;
   uint64_t shared_bytes = 0;
   uint32_t max_threads = 0;
+  bool calls_malloc = false;  // through a function of the file
 };
 
 struct MadeVariable {
@@ -40,10 +41,12 @@ class MadeElf {
       add_symbol(&symbols, &names, variable.name, STT_OBJECT, variable.managed ? 4 : 0, global,
                  variable.bytes);
     }
+    std::vector<uint32_t> callers;
     for (const MadeKernel& kernel : kernels) {
       const size_t text = add_section(".text." + kernel.name, SHT_PROGBITS, {0, 0, 0, 0});
       const auto number = static_cast<uint32_t>(symbols.size() / sizeof(Elf64_Sym));
       add_symbol(&symbols, &names, kernel.name, STT_FUNC, 0x10, text, 4);
+      if (kernel.calls_malloc) callers.push_back(number);
       add_note(&notes, 0x2f, {number, kernel.registers});
       add_note(&notes, 0x11, {number, kernel.local_bytes});
       if (kernel.shared_bytes) {
@@ -56,6 +59,15 @@ class MadeElf {
       if (kernel.max_threads) add_note(&own, 0x05, {kernel.max_threads, 1, 1});
       add_section(".nv.info." + kernel.name, 0x70000000, own);
     }
+    std::vector<unsigned char> edges;
+    for (const uint32_t caller : callers) {
+      add_symbol(&symbols, &names, "helper", STT_FUNC, 0, global, 4);
+      add_symbol(&symbols, &names, "malloc", STT_FUNC, 0, SHN_UNDEF, 0);
+      const auto last = static_cast<uint32_t>(symbols.size() / sizeof(Elf64_Sym) - 1);
+      for (const uint32_t edge : {caller, last - 1, last - 1, last, uint32_t{0}, ~uint32_t{0}})
+        append(&edges, &edge, sizeof edge);
+    }
+    add_section(".nv.callgraph", 0x70000001, edges);
     add_section(".nv.info", 0x70000000, notes);
     set_content(strings, {names.begin(), names.end()});
     const size_t table = add_section(".symtab", SHT_SYMTAB, symbols);

@@ -48,6 +48,7 @@ int failures = 0;
 
 // What nvcc makes of `__global__ void kernel()`, `__device__ char table[3000000]` and so on.
 void kernel() {}
+void deep() {}
 void too_new() {}
 char table[1], coefficients[1];
 
@@ -188,6 +189,14 @@ void test_kernels() {
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10));
   cudaGetLastError();
 
+  // Local memory is taken for all threads that the device runs at a time.
+  const size_t before = used();
+  const auto* const of_deep = reinterpret_cast<const void*>(&deep);
+  CHECK_CUDA(cudaSuccess, cudaLaunchKernel(of_deep, 1, 32, nullptr, 0, nullptr));
+  CHECK(used() == before + size_t{132} * 2048 * 4096);
+  CHECK_CUDA(cudaSuccess, cudaLaunchKernel(of_deep, 1, 32, nullptr, 0, nullptr));
+  CHECK(used() == before + size_t{132} * 2048 * 4096);
+
   // Code for 10.0 alone does not run on a device of 9.0.
   CHECK_CUDA(cudaErrorNoKernelImageForDevice,
              cudaLaunchKernel(reinterpret_cast<const void*>(&too_new), 1, 32, nullptr, 0, nullptr));
@@ -266,12 +275,14 @@ void test_unknown_table() {
 
 int main() {
   static Registered ours, newer;
-  const std::vector<MadeKernel> kernels = {{"kernel", 64, 16, 2048, 0}};
+  const std::vector<MadeKernel> kernels = {{"kernel", 64, 16, 2048, 0},
+                                           {"deep", 32, 1024 + 4096, 0, 0}};
   const std::vector<MadeVariable> variables = {{"table", 300 << 20, false},
                                                {"coefficients", 1024, false}};
   void** handle = register_code(
       &ours, {{false, 90, MadeElf(kernels, variables, true).bytes()}, {true, 90, {0}}});
   register_kernel(handle, &kernel, "kernel");
+  register_kernel(handle, &deep, "deep");
   __cudaRegisterVar(handle, table, const_cast<char*>("table"), "table", 0, 300 << 20, 0, 0);
   __cudaRegisterVar(handle, coefficients, const_cast<char*>("coefficients"), "coefficients", 0,
                     1024, 1, 0);

@@ -20,7 +20,13 @@ run() {  # SPECIFICATION ALLOCATOR-SETTINGS
   fi
 }
 rm -f unconsidered.txt
-for profile in b200 h200 h100 a100 l4 a10g rtx5090 rtx4090 v100 t4; do run "$profile:24GiB" ""; done
+for profile in b200 h200 h100 a100 l4 a10g rtx5090 rtx4090 t4; do run "$profile:24GiB" ""; done
+# LibTorch for CUDA 13 has no code for it, and a real one ends so.
+before=$failures
+run "v100:24GiB" "" 2>v100.txt
+if ((failures > before)) && grep -q "no kernel image is available for execution on the device" v100.txt; then
+  failures=$before
+fi
 run "h100:24GiB+l4" ""
 run "h200:24GiB,count=8" ""
 run "h200:24GiB" "expandable_segments:True"

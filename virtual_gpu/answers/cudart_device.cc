@@ -7,8 +7,10 @@
 #include <cstring>
 #include <limits>
 
+#include "virtual_gpu/answers/cudart_modules.h"
 #include "virtual_gpu/answers/driver.h"
 #include "virtual_gpu/answers/last_error.h"
+#include "virtual_gpu/context_memory.h"
 #include "virtual_gpu/visible_devices.h"
 
 namespace memledger::virtual_gpu {
@@ -59,6 +61,8 @@ constexpr ErrorText kErrors[] = {
     MEMLEDGER_ERROR(cudaErrorNotReady, "device not ready"),
     MEMLEDGER_ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
     MEMLEDGER_ERROR(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
+    MEMLEDGER_ERROR(cudaErrorPeerAccessUnsupported,
+                    "peer access is not supported between these two devices"),
     MEMLEDGER_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
     MEMLEDGER_ERROR(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled"),
     MEMLEDGER_ERROR(cudaErrorHostMemoryAlreadyRegistered,
@@ -198,12 +202,26 @@ constexpr Attribute kAttributes[] = {
     {cudaDevAttrMemSyncDomainCount,
      [](const Profile& profile, int) { return is_hopper(profile) ? 4 : 1; }},
     {cudaDevAttrNumaId, fixed<-1>},
+    {139, member<&Profile::pci_device_id>},  // cudaDevAttrGpuPciDeviceId, from CUDA 13 on
     {cudaDevAttrHostNumaId, fixed<0>},
     // The driver's number of virtual memory management, which the runtime does not name. It is
     // supported; sharing its handles where devices are shared, as file descriptors.
     {102, fixed<1>},
     {103, [](const Profile&, int) { return Machine::get().is_shared() ? 1 : 0; }},
 };
+
+std::optional<ContextLimit> context_limit_of(int limit) {
+  switch (limit) {
+    case cudaLimitStackSize:
+      return ContextLimit::kStack;
+    case cudaLimitMallocHeapSize:
+      return ContextLimit::kHeap;
+    case cudaLimitPrintfFifoSize:
+      return ContextLimit::kPrintf;
+    default:
+      return std::nullopt;
+  }
+}
 
 }  // namespace
 
@@ -484,24 +502,21 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* te
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
   if (!value) return result(cudaErrorInvalidValue);
-  switch (limit) {
-    case cudaLimitStackSize:
-      *value = 1024;
-      break;
-    case cudaLimitPrintfFifoSize:
-      *value = 1 << 20;
-      break;
-    case cudaLimitMallocHeapSize:
-      *value = 8 << 20;
-      break;
-    default:
-      *value = 0;
-      break;
-  }
+  if (const cudaError_t error = ready()) return result(error);
+  const std::optional<ContextLimit> known = context_limit_of(limit);
+  *value = known ? context_limit(current_device(), *known) : 0;
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
+MEMLEDGER_ANSWER cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+  if (const cudaError_t error = ready()) return result(error);
+  const std::optional<ContextLimit> known = context_limit_of(limit);
+  if (!known) return cudaSuccess;
+  if (!set_context_limit(current_device(), *known, value)) return result(cudaErrorMemoryAllocation);
+  // Those with more local memory than a smaller stack have to ask for it again.
+  forget_loaded_kernels();
+  return cudaSuccess;
+}
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
   if (!config) return result(cudaErrorInvalidValue);
@@ -521,7 +536,7 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int p
   Machine& machine = Machine::get();
   if (!can) return result(cudaErrorInvalidValue);
   if (!machine.is_device(device) || !machine.is_device(peer)) return result(cudaErrorInvalidDevice);
-  *can = device != peer;
+  *can = device != peer && have_peers(machine.profile(device), machine.profile(peer));
   return cudaSuccess;
 }
 
@@ -530,6 +545,8 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags
   if (const cudaError_t error = ready()) return result(error);
   if (!Machine::get().is_device(peer) || peer == current_device())
     return result(cudaErrorInvalidDevice);
+  if (!have_peers(Machine::get().profile(current_device()), Machine::get().profile(peer)))
+    return result(cudaErrorPeerAccessUnsupported);
   return result(Machine::get().enable_peer(current_device(), peer)
                     ? cudaSuccess
                     : cudaErrorPeerAccessAlreadyEnabled);
@@ -549,7 +566,8 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2P
   if (!value) return result(cudaErrorInvalidValue);
   if (!machine.is_device(device) || !machine.is_device(peer) || device == peer)
     return result(cudaErrorInvalidDevice);
-  *value = attribute == cudaDevP2PAttrPerformanceRank ? 0 : 1;
+  *value = attribute != cudaDevP2PAttrPerformanceRank &&
+           have_peers(machine.profile(device), machine.profile(peer));
   return cudaSuccess;
 }
 

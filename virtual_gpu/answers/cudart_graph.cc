@@ -13,6 +13,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "virtual_gpu/context_memory.h"
+
 namespace memledger::virtual_gpu {
 
 namespace {
@@ -124,6 +126,7 @@ std::shared_ptr<Retained> retained_by(Graph* graph, bool make) {
 struct Executable {
   ~Executable() {
     if (memory) memory->drop_instance();
+    give_graph_nodes(device, kernels);
   }
 
   std::shared_ptr<Steps> steps;
@@ -131,6 +134,8 @@ struct Executable {
   std::shared_ptr<GraphMemory> memory;
   std::shared_ptr<Retained> retained;
   unsigned long long flags = 0;
+  int device = 0;
+  size_t kernels = 0;  // that take_graph_nodes() was asked for
 };
 
 ChildParameters::~ChildParameters() {
@@ -175,6 +180,15 @@ std::optional<Steps> steps_of(Graph* graph) {
   return steps;
 }
 
+size_t count_kernels(const Steps& steps) {
+  size_t count = 0;
+  for (const Step& step : steps) {
+    if (step.content.kind == NodeKind::kKernel) ++count;
+    for (const Steps& body : step.bodies) count += count_kernels(body);
+  }
+  return count;
+}
+
 cudaError_t instantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
   if (!executable || !graph) return cudaErrorInvalidValue;
   constexpr unsigned long long kFlags =
@@ -193,6 +207,10 @@ cudaError_t instantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned
     if (step.content.kind == NodeKind::kAllocate)
       made->allocations.push_back(std::static_pointer_cast<GraphBlock>(step.content.parameters));
   }
+  const size_t kernels = count_kernels(*steps);
+  if (!take_graph_nodes(current_device(), kernels)) return cudaErrorMemoryAllocation;
+  made->device = current_device();
+  made->kernels = kernels;
   made->steps = std::make_shared<Steps>(std::move(*steps));
   made->retained = std::make_shared<Retained>(retained_by(graph_of(graph), false).get());
   *executable = reinterpret_cast<cudaGraphExec_t>(new char);  // a handle of its own

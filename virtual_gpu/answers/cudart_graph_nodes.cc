@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "virtual_gpu/answers/cudart_graph.h"
+#include "virtual_gpu/answers/cudart_modules.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -30,6 +31,7 @@ NodeContent kernel_content(const cudaKernelNodeParams* parameters) {
   if (const cudaError_t error =
           check_launch(parameters->gridDim, parameters->blockDim, parameters->sharedMemBytes))
     return {error};
+  if (const cudaError_t error = load_kernel(parameters->func)) return {error};
   auto made = std::make_shared<KernelParameters>();
   made->is_known = true;
   made->launch = *parameters;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "virtual_gpu/answers/cudart.h"
-#include "virtual_gpu/answers/kept_over_fork.h"
+#include "virtual_gpu/answers/cudart_modules.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -23,107 +23,6 @@ struct CallConfiguration {
 };
 
 thread_local CallConfiguration call_configuration;
-
-// The variables of device code, by the address of their shadow on the host.
-struct Variables {
-  std::mutex mutex;
-  std::map<const void*, size_t> bytes;
-};
-
-Variables& variables() { return kept_over_fork<Variables>(); }
-
-// A file's device code, and for which architectures it was compiled. Libraries (CUB) choose among
-// those they were compiled for by what a kernel says of itself, and fail where that is another: on
-// a device of 8.9 code for 8.6 runs and says 8.6.
-struct Binary {
-  const unsigned char* code = nullptr;
-  int chosen = 0;      // as 86; 0 until asked for
-  int chosen_for = 0;  // the device's, as devices of a process can differ
-  bool loaded = true;
-};
-
-struct RegisteredKernel {
-  const void* stub;  // on the host
-  Binary* binary;
-  const char* name;  // mangled; the binary's
-
-  bool operator<(const RegisteredKernel& other) const { return stub < other.stub; }
-};
-
-struct Kernels {
-  std::mutex mutex;
-  std::vector<std::unique_ptr<Binary>> owned;
-  std::vector<RegisteredKernel> registered;
-  bool sorted = true;
-
-  // nullptr where the stub is none of a loaded library.
-  const RegisteredKernel* find(const void* stub);
-};
-
-Kernels& kernels() { return kept_over_fork<Kernels>(); }
-
-const RegisteredKernel* Kernels::find(const void* stub) {
-  if (!sorted) std::sort(registered.begin(), registered.end());
-  sorted = true;
-  auto found = std::lower_bound(registered.begin(), registered.end(),
-                                RegisteredKernel{stub, nullptr, nullptr});
-  while (found != registered.end() && found->stub == stub && !found->binary->loaded) ++found;
-  return found == registered.end() || found->stub != stub ? nullptr : &*found;
-}
-
-template <typename T>
-T read_at(const unsigned char* from, size_t offset) {
-  T value;
-  std::memcpy(&value, from + offset, sizeof value);
-  return value;
-}
-
-// The layout of a "fat binary": a header, then entries of a header and code each.
-int choose_architecture(const unsigned char* code, int capability) {
-  constexpr uint32_t kMagic = 0xba55ed50;
-  constexpr uint16_t kPtx = 1, kMachineCode = 2;
-  constexpr size_t kLeastHeader = 32;
-  if (!code || read_at<uint32_t>(code, 0) != kMagic) return capability;
-  const unsigned char* entry = code + read_at<uint16_t>(code, 6);
-  uint64_t left = read_at<uint64_t>(code, 8);
-  int machine_code = 0, ptx = 0;
-  while (left >= kLeastHeader) {
-    const int architecture = static_cast<int>(read_at<uint32_t>(entry, 28));
-    const uint64_t bytes = read_at<uint32_t>(entry, 4) + read_at<uint64_t>(entry, 8);
-    if (architecture <= capability) {
-      const uint16_t kind = read_at<uint16_t>(entry, 0);
-      if (kind == kMachineCode && architecture / 10 == capability / 10)
-        machine_code = std::max(machine_code, architecture);
-      if (kind == kPtx) ptx = std::max(ptx, architecture);
-    }
-    if (bytes < kLeastHeader || bytes > left) break;
-    entry += bytes;
-    left -= bytes;
-  }
-  return machine_code ? machine_code : ptx ? ptx : capability;
-}
-
-int architecture_of(const void* kernel) {
-  const int capability = Machine::get().profile(current_device()).compute_capability();
-  Kernels& k = kernels();
-  std::lock_guard<std::mutex> lock(k.mutex);
-  const RegisteredKernel* const found = k.find(kernel);
-  if (!found) return capability;
-  Binary& binary = *found->binary;
-  if (binary.chosen_for != capability) {
-    binary.chosen = choose_architecture(binary.code, capability);
-    binary.chosen_for = capability;
-  }
-  return binary.chosen;
-}
-
-std::optional<size_t> variable_bytes(const void* symbol) {
-  Variables& v = variables();
-  std::lock_guard<std::mutex> lock(v.mutex);
-  const auto found = v.bytes.find(symbol);
-  if (found == v.bytes.end()) return std::nullopt;
-  return found->second;
-}
 
 cudaError_t symbol_address(void** pointer, const void* symbol) {
   if (!pointer || !symbol) return cudaErrorInvalidValue;
@@ -162,6 +61,7 @@ cudaError_t launch(const void* kernel, dim3 grid, dim3 block, size_t shared_byte
                    cudaStream_t stream) {
   if (const cudaError_t error = ready()) return error;
   if (const cudaError_t error = check_launch(grid, block, shared_bytes)) return error;
+  if (const cudaError_t error = load_kernel(kernel)) return error;
   return launch_kernel(stream, {kernel, grid, block});
 }
 
@@ -236,65 +136,6 @@ using namespace memledger::virtual_gpu;
 
 bool memledger_virtual_gpu_defers() { return streams().has_captures() || streams().has_queued(); }
 
-bool memledger_virtual_gpu_only_waits(const void* kernel) {
-  // at::cuda::(anonymous namespace)::spin_kernel(int64_t)
-  constexpr std::string_view kBegin = "_ZN2at4cuda", kEnd = "11spin_kernelEl";
-  Kernels& k = kernels();
-  std::lock_guard<std::mutex> lock(k.mutex);
-  const RegisteredKernel* const found = k.find(kernel);
-  if (!found || !found->name) return false;
-  const std::string_view name = found->name;
-  return name.size() > kBegin.size() + kEnd.size() && name.substr(0, kBegin.size()) == kBegin &&
-         name.substr(name.size() - kEnd.size()) == kEnd;
-}
-
-// What compiled device code calls at load: it is noted, and looked at only when a kernel is asked
-// about.
-
-MEMLEDGER_ANSWER void** __cudaRegisterFatBinary(void* description) {
-  constexpr uint32_t kMagic = 0x466243b1;
-  auto binary = std::make_unique<Binary>();
-  const auto* const words = static_cast<const unsigned char*>(description);
-  if (words && read_at<uint32_t>(words, 0) == kMagic)
-    binary->code = read_at<const unsigned char*>(words, 8);
-  Kernels& k = kernels();
-  std::lock_guard<std::mutex> lock(k.mutex);
-  k.owned.push_back(std::move(binary));
-  return reinterpret_cast<void**>(k.owned.back().get());
-}
-
-MEMLEDGER_ANSWER void __cudaRegisterFatBinaryEnd(void**) {}
-// Kept, as taking its kernels out would cost every program time at its end.
-MEMLEDGER_ANSWER void __cudaUnregisterFatBinary(void** handle) {
-  Kernels& k = kernels();
-  std::lock_guard<std::mutex> lock(k.mutex);
-  reinterpret_cast<Binary*>(handle)->loaded = false;
-}
-MEMLEDGER_ANSWER char __cudaInitModule(void**) { return 1; }
-
-MEMLEDGER_ANSWER void __cudaRegisterFunction(void** handle, const char* kernel, char*,
-                                             const char* name, int, uint3*, uint3*, dim3*, dim3*,
-                                             int*) {
-  Kernels& k = kernels();
-  std::lock_guard<std::mutex> lock(k.mutex);
-  k.registered.push_back({kernel, reinterpret_cast<Binary*>(handle), name});
-  k.sorted = false;
-}
-
-MEMLEDGER_ANSWER void __cudaRegisterVar(void**, char* host_variable, char*, const char*, int,
-                                        size_t bytes, int, int) {
-  Variables& v = variables();
-  std::lock_guard<std::mutex> lock(v.mutex);
-  v.bytes[host_variable] = bytes;
-}
-
-MEMLEDGER_ANSWER void __cudaRegisterManagedVar(void**, void** host_variable, char*, const char*,
-                                               int, size_t bytes, int, int) {
-  Variables& v = variables();
-  std::lock_guard<std::mutex> lock(v.mutex);
-  v.bytes[host_variable] = bytes;
-}
-
 MEMLEDGER_ANSWER unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
                                                       cudaStream_t stream) {
   call_configuration = {grid, block, shared_bytes, stream};
@@ -337,6 +178,7 @@ MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim
                                                          cudaStream_t stream) {
   if (const cudaError_t error = ready()) return result(error);
   if (const cudaError_t error = check_launch(grid, block, shared_bytes)) return result(error);
+  if (const cudaError_t error = load_kernel(kernel)) return result(error);
   const uint64_t at_once =
       uint64_t(active_blocks(static_cast<int>(block.x * block.y * block.z), shared_bytes)) *
       Machine::get().profile(current_device()).multiprocessors;
@@ -349,10 +191,14 @@ MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attribute
                                                    const void* kernel) {
   if (!attributes) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
+  const KernelFacts facts = facts_of_kernel(kernel);
+  if (facts.error != cudaSuccess) return result(facts.error);
   std::memset(attributes, 0, sizeof *attributes);
   attributes->maxThreadsPerBlock = kMaxThreadsPerBlock;
   attributes->numRegs = kAssumedRegisters;
-  attributes->ptxVersion = attributes->binaryVersion = architecture_of(kernel);
+  attributes->localSizeBytes = facts.code.local_bytes;
+  attributes->ptxVersion = facts.ptx_version;
+  attributes->binaryVersion = facts.binary_version;
   attributes->maxDynamicSharedSizeBytes = kSharedMemoryPerBlock;
   attributes->preferredShmemCarveout = -1;
   return cudaSuccess;

@@ -14,6 +14,7 @@
 #include "virtual_gpu/answers/cudart.h"
 #include "virtual_gpu/answers/cudnn.h"
 #include "virtual_gpu/cudnn_planner_client.h"
+#include "virtual_gpu/library_sizes.h"
 #include "virtual_gpu/machine.h"
 #include "virtual_gpu/missing_cudnn.h"
 
@@ -374,7 +375,10 @@ std::vector<NodePointer> find_configs(const Node& heuristics) {
   // No plan at all: what cuDNN compiles at run time may lack its compiler here.
   if (!plans.has_value() || plans->empty()) {
     plans = modelled_plans(*graph, mode);
-    if (find_convolution(*graph).has_value()) has_modelled_convolution = true;
+    if (find_convolution(*graph).has_value())
+      has_modelled_convolution = true;
+    else if (kind_of(*graph) == WorkspaceKind::kOtherGraph)
+      note_library_size(LibrarySize::kOtherGraph);
   }
   const std::vector<int64_t> order = ranks(*plans, mode);
   std::vector<NodePointer> configs;

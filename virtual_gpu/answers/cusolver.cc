@@ -1,12 +1,15 @@
 // cuSOLVER: nothing is factorized, and every info, on the device, says success. The sizes of work
-// areas follow LAPACK's for the same algorithms, see docs/virtual_gpu_workspaces.md.
+// areas lie between two ends, see virtual_gpu/solver_sizes.h.
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
 #include "virtual_gpu/answer_macros.h"
 #include "virtual_gpu/answers/objects.h"
+#include "virtual_gpu/machine.h"
+#include "virtual_gpu/solver_sizes.h"
 #include "virtual_gpu/workspaces.h"
 
 namespace memledger::virtual_gpu {
@@ -20,27 +23,19 @@ struct Solver {
   void* stream = nullptr;
 };
 
-// Columns that a blocked algorithm works on at a time.
-constexpr int64_t kPanel = 64;
-constexpr int kVectors = 1;
+constexpr int kBlackwell = 100;
 
-int64_t panel(int64_t n) { return kPanel * n; }
-int64_t lu(int64_t m, int64_t n) { return panel(std::max(m, n)); }
-int64_t eigen_divide_and_conquer(int vectors, int64_t n) {
-  return vectors == kVectors ? 1 + 6 * n + 2 * n * n : 1 + 2 * n + panel(n);
+// What the specification wants of the two ends.
+uint64_t chosen(const WorkSize& size) {
+  return Machine::get().specification().upper_workspaces ? size.most : size.least;
 }
-int64_t eigen_jacobi(int64_t n) { return n * n + panel(n); }
-int64_t eigen_general(int64_t n) { return n * n + panel(n); }
-int64_t singular_values(int64_t m, int64_t n) {
-  const int64_t least = std::min(m, n);
-  return std::max(3 * least + std::max(m, n), 5 * least) + panel(m + n);
+
+bool is_double(const char* type) { return *type == 'D' || *type == 'Z'; }
+
+WorkSize eigen_batched(int64_t n, int64_t batch) {
+  const int capability = Machine::get().profile(current_device()).compute_capability();
+  return eigen_batched_work(n, batch, capability >= kBlackwell);
 }
-int64_t singular_values_jacobi(int64_t m, int64_t n) { return m * n + n * n + panel(n); }
-// A small matrix stays in one multiprocessor; what is kept outside is its working copy.
-int64_t singular_values_batched(int64_t m, int64_t n, int64_t batch) {
-  return batch * (m * n + n * n);
-}
-int64_t eigen_batched(int64_t n, int64_t batch) { return batch * n * n; }
 
 size_t size_of(int cuda_data_type) {
   switch (cuda_data_type) {
@@ -55,23 +50,30 @@ size_t size_of(int cuda_data_type) {
 }
 
 // Every matrix is worked on in elements of its own type.
-int give(int64_t elements, size_t element_bytes, int* out) {
-  if (out == nullptr || elements < 0 || elements > std::numeric_limits<int>::max())
-    return kInvalidValue;
-  *out = static_cast<int>(elements);
-  note_workspace_asked(WorkspaceKind::kCusolver, elements * element_bytes);
+int give(const WorkSize& size, size_t element_bytes, int* out) {
+  constexpr uint64_t kMost = std::numeric_limits<int>::max();
+  if (out == nullptr || size.least > kMost) return kInvalidValue;
+  *out = static_cast<int>(std::min(chosen(size), kMost));
+  note_workspace_asked(WorkspaceKind::kCusolver, static_cast<uint64_t>(*out) * element_bytes);
   return 0;
 }
 
-int give_bytes(int64_t elements, int cuda_data_type, size_t* device, size_t* host) {
-  if (device == nullptr || host == nullptr || elements < 0) return kInvalidValue;
-  *device = elements * size_of(cuda_data_type);
+int give_bytes(const WorkSize& size, int cuda_data_type, size_t* device, size_t* host) {
+  if (device == nullptr || host == nullptr) return kInvalidValue;
+  // This interface aligns its parts.
+  constexpr size_t kAlignments = 512;
+  *device = chosen(size) * size_of(cuda_data_type) +
+            (Machine::get().specification().upper_workspaces ? kAlignments : 0);
   *host = 0;
   note_workspace_asked(WorkspaceKind::kCusolver, *device);
   return 0;
 }
 
 int make(Solver** out) { return make_object(out, kInvalidValue, kAllocFailed); }
+
+// What its first handle loads beside the context: 96 MiB on an H200.
+constexpr size_t kCodeBytes = size_t{96} << 20;
+std::array<char, 8> code_holders;
 
 }  // namespace
 }  // namespace memledger::virtual_gpu
@@ -96,7 +98,12 @@ int succeed(const Solver* handle, int* info, int64_t infos = 1) {
 
 }  // namespace
 
-MEMLEDGER_ANSWER int cusolverDnCreate(Solver** handle) { return make(handle); }
+MEMLEDGER_ANSWER int cusolverDnCreate(Solver** handle) {
+  const int device = current_device();
+  if (!hold_library_code(device, &code_holders[static_cast<size_t>(device)], kCodeBytes))
+    return kAllocFailed;
+  return make(handle);
+}
 MEMLEDGER_ANSWER int cusolverDnDestroy(Solver* handle) { return drop_object(handle); }
 MEMLEDGER_ANSWER int cusolverDnCreateParams(Solver** params) { return make(params); }
 MEMLEDGER_ANSWER int cusolverDnDestroyParams(Solver* params) { return drop_object(params); }
@@ -126,57 +133,57 @@ using Strided = long long;
 #define SIZES(T, size)                                                                             \
   MEMLEDGER_ANSWER int cusolverDn##T##getrf_bufferSize(void*, int m, int n, const void*, int,      \
                                                        int* out) {                                 \
-    return give(lu(m, n), size, out);                                                              \
+    return give(lu_work(m, n), size, out);                                                         \
   }                                                                                                \
-  MEMLEDGER_ANSWER int cusolverDn##T##geqrf_bufferSize(void*, int, int n, const void*, int,        \
+  MEMLEDGER_ANSWER int cusolverDn##T##geqrf_bufferSize(void*, int m, int n, const void*, int,      \
                                                        int* out) {                                 \
-    return give(panel(n), size, out);                                                              \
+    return give(qr_work(m, n), size, out);                                                         \
   }                                                                                                \
   MEMLEDGER_ANSWER int cusolverDn##T##potrf_bufferSize(void*, int, int n, const void*, int,        \
                                                        int* out) {                                 \
-    return give(panel(n), size, out);                                                              \
+    return give(cholesky_work(n), size, out);                                                      \
   }                                                                                                \
   MEMLEDGER_ANSWER int cusolverDn##T##sytrf_bufferSize(void*, int n, const void*, int, int* out) { \
-    return give(panel(n), size, out);                                                              \
+    return give(symmetric_factor_work(n), size, out);                                              \
   }                                                                                                \
   MEMLEDGER_ANSWER int cusolverDn##T##gesvd_bufferSize(void*, int m, int n, int* out) {            \
-    return give(singular_values(m, n), size, out);                                                 \
+    return give(singular_values_work(m, n), size, out);                                            \
   }                                                                                                \
   MEMLEDGER_ANSWER int cusolverDn##T##gesvdj_bufferSize(                                           \
       void*, int, int, int m, int n, const void*, int, const void*, const void*, int, const void*, \
       int, int* out, void*) {                                                                      \
-    return give(singular_values_jacobi(m, n), size, out);                                          \
+    return give(singular_values_jacobi_work(m, n), size, out);                                     \
   }                                                                                                \
   MEMLEDGER_ANSWER int cusolverDn##T##gesvdjBatched_bufferSize(                                    \
       void*, int, int m, int n, const void*, int, const void*, const void*, int, const void*, int, \
       int* out, void*, int batch) {                                                                \
-    return give(singular_values_batched(m, n, batch), size, out);                                  \
+    return give(singular_values_jacobi_batched_work(), size, out);                                 \
   }                                                                                                \
   MEMLEDGER_ANSWER int cusolverDn##T##gesvdaStridedBatched_bufferSize(                             \
       void*, int, int, int m, int n, const void*, int, Strided, const void*, Strided, const void*, \
       int, Strided, const void*, int, Strided, int* out, int batch) {                              \
-    return give(singular_values_batched(m, n, batch), size, out);                                  \
+    return give(singular_values_approximate_work(m, n, batch, is_double(#T)), size, out);          \
   }
 FOR_ALL(SIZES)
 #undef SIZES
 
-#define QR_SIZES(generate, multiply, size)                                                         \
-  MEMLEDGER_ANSWER int cusolverDn##generate##_bufferSize(void*, int, int n, int, const void*, int, \
-                                                         const void*, int* out) {                  \
-    return give(panel(n), size, out);                                                              \
-  }                                                                                                \
-  MEMLEDGER_ANSWER int cusolverDn##multiply##_bufferSize(void*, int, int, int m, int n, int,       \
-                                                         const void*, int, const void*,            \
-                                                         const void*, int, int* out) {             \
-    return give(panel(std::max(m, n)), size, out);                                                 \
-  }                                                                                                \
-  MEMLEDGER_ANSWER int cusolverDn##generate(Solver* h, int, int, int, void*, int, const void*,     \
-                                            void*, int, int* info) {                               \
-    return succeed(h, info);                                                                       \
-  }                                                                                                \
-  MEMLEDGER_ANSWER int cusolverDn##multiply(Solver* h, int, int, int, int, int, const void*, int,  \
-                                            const void*, void*, int, void*, int, int* info) {      \
-    return succeed(h, info);                                                                       \
+#define QR_SIZES(generate, multiply, size)                                                        \
+  MEMLEDGER_ANSWER int cusolverDn##generate##_bufferSize(void*, int m, int n, int k, const void*, \
+                                                         int, const void*, int* out) {            \
+    return give(reflectors_work(m, n, k), size, out);                                             \
+  }                                                                                               \
+  MEMLEDGER_ANSWER int cusolverDn##multiply##_bufferSize(void*, int side, int, int m, int n,      \
+                                                         int k, const void*, int, const void*,    \
+                                                         const void*, int, int* out) {            \
+    return give(apply_reflectors_work(m, n, k, side == 0), size, out);                            \
+  }                                                                                               \
+  MEMLEDGER_ANSWER int cusolverDn##generate(Solver* h, int, int, int, void*, int, const void*,    \
+                                            void*, int, int* info) {                              \
+    return succeed(h, info);                                                                      \
+  }                                                                                               \
+  MEMLEDGER_ANSWER int cusolverDn##multiply(Solver* h, int, int, int, int, int, const void*, int, \
+                                            const void*, void*, int, void*, int, int* info) {     \
+    return succeed(h, info);                                                                      \
   }
 QR_SIZES(Sorgqr, Sormqr, 4)
 QR_SIZES(Dorgqr, Dormqr, 8)
@@ -185,17 +192,17 @@ QR_SIZES(Zungqr, Zunmqr, 16)
 #undef QR_SIZES
 
 #define EIGEN_SIZES(T, size)                                                                       \
-  MEMLEDGER_ANSWER int cusolverDn##T##evd_bufferSize(void*, int vectors, int, int n, const void*,  \
-                                                     int, const void*, int* out) {                 \
-    return give(eigen_divide_and_conquer(vectors, n), size, out);                                  \
+  MEMLEDGER_ANSWER int cusolverDn##T##evd_bufferSize(void*, int, int, int n, const void*, int,     \
+                                                     const void*, int* out) {                      \
+    return give(eigen_work(n), size, out);                                                         \
   }                                                                                                \
   MEMLEDGER_ANSWER int cusolverDn##T##evj_bufferSize(void*, int, int, int n, const void*, int,     \
                                                      const void*, int* out, void*) {               \
-    return give(eigen_jacobi(n), size, out);                                                       \
+    return give(eigen_jacobi_work(n), size, out);                                                  \
   }                                                                                                \
   MEMLEDGER_ANSWER int cusolverDn##T##evjBatched_bufferSize(                                       \
       void*, int, int, int n, const void*, int, const void*, int* out, void*, int batch) {         \
-    return give(eigen_batched(n, batch), size, out);                                               \
+    return give(eigen_jacobi_batched_work(n, batch), size, out);                                   \
   }                                                                                                \
   MEMLEDGER_ANSWER int cusolverDn##T##evd(Solver* h, int, int, int, void*, int, void*, void*, int, \
                                           int* info) {                                             \
@@ -285,22 +292,22 @@ STRIDED_SVD(Z)
 MEMLEDGER_ANSWER int cusolverDnXpotrf_bufferSize(void*, void*, int, int64_t n, int type,
                                                  const void*, int64_t, int, size_t* device,
                                                  size_t* host) {
-  return give_bytes(panel(n), type, device, host);
+  return give_bytes(cholesky_work(n), type, device, host);
 }
 MEMLEDGER_ANSWER int cusolverDnXgetrf_bufferSize(void*, void*, int64_t m, int64_t n, int type,
                                                  const void*, int64_t, int, size_t* device,
                                                  size_t* host) {
-  return give_bytes(lu(m, n), type, device, host);
+  return give_bytes(lu_work(m, n), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXgeqrf_bufferSize(void*, void*, int64_t, int64_t n, int type,
+MEMLEDGER_ANSWER int cusolverDnXgeqrf_bufferSize(void*, void*, int64_t m, int64_t n, int type,
                                                  const void*, int64_t, int, const void*, int,
                                                  size_t* device, size_t* host) {
-  return give_bytes(panel(n), type, device, host);
+  return give_bytes(qr_work(m, n), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXsyevd_bufferSize(void*, void*, int vectors, int, int64_t n,
-                                                 int type, const void*, int64_t, int, const void*,
-                                                 int, size_t* device, size_t* host) {
-  return give_bytes(eigen_divide_and_conquer(vectors, n), type, device, host);
+MEMLEDGER_ANSWER int cusolverDnXsyevd_bufferSize(void*, void*, int, int, int64_t n, int type,
+                                                 const void*, int64_t, int, const void*, int,
+                                                 size_t* device, size_t* host) {
+  return give_bytes(eigen_work(n), type, device, host);
 }
 MEMLEDGER_ANSWER int cusolverDnXsyevBatched_bufferSize(void*, void*, int, int, int64_t n, int type,
                                                        const void*, int64_t, int, const void*, int,
@@ -312,13 +319,13 @@ MEMLEDGER_ANSWER int cusolverDnXgeev_bufferSize(void*, void*, int, int, int64_t 
                                                 const void*, int64_t, int, const void*, int,
                                                 const void*, int64_t, int, const void*, int64_t,
                                                 int, size_t* device, size_t* host) {
-  return give_bytes(eigen_general(n), type, device, host);
+  return give_bytes(eigen_general_work(n), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXsytrs_bufferSize(void*, int, int64_t n, int64_t columns, int type,
+MEMLEDGER_ANSWER int cusolverDnXsytrs_bufferSize(void*, int, int64_t, int64_t, int type,
                                                  const void*, int64_t, const int64_t*, int,
                                                  const void*, int64_t, size_t* device,
                                                  size_t* host) {
-  return give_bytes(n * columns, type, device, host);
+  return give_bytes({0, 0}, type, device, host);
 }
 MEMLEDGER_ANSWER int cusolverDnXpotrf(Solver* h, void*, int, int64_t, int, void*, int64_t, int,
                                       void*, size_t, void*, size_t, int* info) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "virtual_gpu/answer_macros.h"
+#include "virtual_gpu/library_sizes.h"
 #include "virtual_gpu/workspaces.h"
 
 using namespace memledger::virtual_gpu;
@@ -72,6 +73,7 @@ MEMLEDGER_ANSWER int cusparseLtSpMMACompressedSize2(const void*, const void* des
 MEMLEDGER_ANSWER int cusparseLtMatmulGetWorkspace(const void*, const void*, size_t* bytes) {
   if (bytes == nullptr) return kInvalidValue;
   *bytes = 0;
+  note_library_size(LibrarySize::kCusparseLt);
   note_workspace_asked(WorkspaceKind::kCusparseLt, 0);
   return 0;
 }

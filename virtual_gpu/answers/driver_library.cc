@@ -15,7 +15,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "virtual_gpu/answers/cudart_modules.h"
 #include "virtual_gpu/answers/driver.h"
+#include "virtual_gpu/context_memory.h"
 #include "virtual_gpu/device_code.h"
 
 using namespace memledger::virtual_gpu;
@@ -172,7 +174,6 @@ void* take_place(Library::OnDevice& there, int device, size_t bytes) {
 // Gives the variables of the library their place on a device. Those of a usual size lie in what the
 // context takes.
 CUresult load_on(Library& library, int device) {
-  constexpr size_t kInContext = size_t{1} << 20;
   constexpr size_t kAlignment = 256;
   Library::OnDevice& there = library.devices[device];
   if (there.loaded) return CUDA_SUCCESS;
@@ -185,8 +186,8 @@ CUresult load_on(Library& library, int device) {
   if (bytes) {
     Machine& machine = Machine::get();
     void* block = nullptr;
-    if (bytes > kInContext)
-      block = there.memory = machine.allocate(device, bytes);
+    if (Machine::takes_memory_of_its_own(bytes))
+      block = there.memory = machine.allocate_once(device, bytes);
     else
       block = take_place(there, device, bytes);
     if (!block) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -271,6 +272,8 @@ struct Facts {
   int registers = kAssumedRegisters;
   int shared_bytes = 0;
   int local_bytes = 0;
+  size_t stack_bytes = 0;
+  bool uses_heap = false;
   int max_threads = kMaxThreadsPerBlock;
   int binary_version = 0;
   int ptx_version = 0;
@@ -292,6 +295,8 @@ CUresult facts_of(const void* function, int device, Facts* facts) {
     if (known.registers) facts->registers = known.registers;
     facts->shared_bytes = static_cast<int>(known.shared_bytes);
     facts->local_bytes = static_cast<int>(known.local_bytes);
+    facts->stack_bytes = std::max(known.local_bytes, known.stack_bytes);
+    facts->uses_heap = known.uses_heap;
     facts->max_threads = known.max_threads ? known.max_threads : threads_within(facts->registers);
   }
   const int set = kernel->dynamic_shared_bytes.load(std::memory_order_relaxed);
@@ -318,6 +323,8 @@ CUresult check_and_launch(const void* function, dim3 grid, dim3 block, unsigned 
     if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
     if (const CUresult error = load_on(*kernel->library, device)) return error;
   }
+  if (!take_local_memory(device, facts.stack_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (facts.uses_heap && !take_heap(device)) return CUDA_ERROR_OUT_OF_MEMORY;
   return driver_result(launch_kernel(stream));
 }
 
@@ -430,6 +437,8 @@ namespace memledger::virtual_gpu {
 
 void end_context(int device) {
   drop_context_storage(device);
+  forget_context_limits(device);
+  forget_loaded_kernels();
   Libraries& l = libraries();
   std::lock_guard<std::mutex> lock(l.mutex);
   for (const auto& [key, library] : l.loaded) {
@@ -533,10 +542,10 @@ MEMLEDGER_ANSWER CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* byt
              : error;
 }
 
-// As a driver of CUDA 12.2 or later says by default.
+// Lazily, as by default from CUDA 12.2 on, unless the user says otherwise.
 MEMLEDGER_ANSWER CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  *mode = CU_MODULE_LAZY_LOADING;
+  *mode = loads_eagerly() ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
   return CUDA_SUCCESS;
 }
 

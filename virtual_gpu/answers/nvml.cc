@@ -1,46 +1,35 @@
 // NVML, the management library: devices by number, bus or UUID, their memory and what each process
 // has of it. It counts all devices of the machine, whatever CUDA_VISIBLE_DEVICES leaves to CUDA.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "virtual_gpu/answers/cudart.h"
+#include "virtual_gpu/answers/nvml.h"
 #include "virtual_gpu/visible_devices.h"
 
-using namespace memledger::virtual_gpu;
-
-namespace {
-
-constexpr int kSuccess = 0;
-constexpr int kInvalidArgument = 2;
-constexpr int kNotSupported = 3;
-constexpr int kNotFound = 6;
-constexpr int kInsufficientSize = 7;
-constexpr int kVersionMismatch = 25;
-
-char handles[8];
-
-using Handle = char*;
-
-bool is_handle(Handle handle) {
-  return handle >= handles && handle < handles + Machine::get().machine_count();
-}
-int machine_number_of(Handle handle) { return static_cast<int>(handle - handles); }
-int device_of(Handle handle) { return Machine::get().device_of_machine(machine_number_of(handle)); }
-const Profile& profile_of(Handle handle) { return Machine::get().profile(device_of(handle)); }
-
-int give_handle(int machine_number, Handle* handle) {
-  if (!handle || machine_number < 0 || machine_number >= Machine::get().machine_count())
-    return kInvalidArgument;
-  *handle = &handles[machine_number];
-  return kSuccess;
-}
+namespace memledger::virtual_gpu::nvml {
 
 int give_text(const char* text, char* to, unsigned length) {
   if (!to) return kInvalidArgument;
   const size_t needed = std::strlen(text) + 1;
   if (length < needed) return kInsufficientSize;
   std::memcpy(to, text, needed);
+  return kSuccess;
+}
+
+}  // namespace memledger::virtual_gpu::nvml
+
+using namespace memledger::virtual_gpu;
+using namespace memledger::virtual_gpu::nvml;
+
+namespace {
+
+int give_handle(int machine_number, Handle* handle) {
+  if (!handle || machine_number < 0 || machine_number >= Machine::get().machine_count())
+    return kInvalidArgument;
+  *handle = &handles[machine_number];
   return kSuccess;
 }
 
@@ -78,6 +67,12 @@ struct FabricInfo {
   unsigned char state;  // 0: not supported
   unsigned health;
 };
+
+size_t reserved_bytes(Handle handle) {
+  const Profile& profile = profile_of(handle);
+  return profile.nominal_memory_bytes -
+         std::min(profile.nominal_memory_bytes, profile.total_memory_bytes);
+}
 
 template <typename P>
 int processes(Handle handle, unsigned* count, P* process) {
@@ -133,7 +128,7 @@ MEMLEDGER_ANSWER int nvmlSystemGetCudaDriverVersion_v2(int* version) {
 }
 
 MEMLEDGER_ANSWER int nvmlSystemGetDriverVersion(char* text, unsigned length) {
-  return give_text("0.0 (memledger virtual GPU)", text, length);
+  return give_text(kDriverVersion, text, length);
 }
 
 MEMLEDGER_ANSWER int nvmlDeviceGetCount_v2(unsigned* count) {
@@ -179,17 +174,20 @@ MEMLEDGER_ANSWER int nvmlDeviceGetName(Handle handle, char* text, unsigned lengt
                            : kInvalidArgument;
 }
 
+// NVML counts what is on the board: the rest is reserved, and used in the first layout.
 MEMLEDGER_ANSWER int nvmlDeviceGetMemoryInfo(Handle handle, Memory* memory) {
   if (!is_handle(handle) || !memory) return kInvalidArgument;
   const MemoryInfo info = Machine::get().memory_info(device_of(handle));
-  *memory = {info.total_bytes, info.free_bytes, info.total_bytes - info.free_bytes};
+  const size_t total = info.total_bytes + reserved_bytes(handle);
+  *memory = {total, info.free_bytes, total - info.free_bytes};
   return kSuccess;
 }
 
 MEMLEDGER_ANSWER int nvmlDeviceGetMemoryInfo_v2(Handle handle, MemoryV2* memory) {
   if (!is_handle(handle) || !memory) return kInvalidArgument;
   const MemoryInfo info = Machine::get().memory_info(device_of(handle));
-  *memory = {memory->version, info.total_bytes, 0, info.free_bytes,
+  const size_t reserved = reserved_bytes(handle);
+  *memory = {memory->version, info.total_bytes + reserved, reserved, info.free_bytes,
              info.total_bytes - info.free_bytes};
   return kSuccess;
 }
@@ -224,8 +222,9 @@ MEMLEDGER_ANSWER int nvmlDeviceGetComputeRunningProcesses_v3(Handle handle, unsi
 }
 
 MEMLEDGER_ANSWER int nvmlDeviceGetP2PStatus(Handle handle, Handle peer, int, int* status) {
+  constexpr int kOk = 0, kChipsetNotSupported = 1;
   if (!is_handle(handle) || !is_handle(peer) || !status) return kInvalidArgument;
-  *status = 0;
+  *status = have_peers(profile_of(handle), profile_of(peer)) ? kOk : kChipsetNotSupported;
   return kSuccess;
 }
 
