@@ -12,6 +12,19 @@ inline constexpr char kUntilVariable[] = "MEMLEDGER_MEASURE_UNTIL";  // step, an
 // Ends as `step` does, but steps that differ do not have to come again: no two are alike.
 inline constexpr char kUntilAnyStep[] = "any_step";
 
+// What a run assumes of values that only the device has: lines of words with tabs between them. A
+// site, or all of a kind, and what is read there (virtual_gpu/values/assumptions.h); kAssumeAtLine,
+// FILE:LINE and the number that the user gave.
+inline constexpr char kAssumptionsVariable[] = "MEMLEDGER_ASSUMPTIONS";
+inline constexpr char kAssumeAtLine[] = "at";
+inline constexpr char kAllNumbers[] = "numbers";
+inline constexpr char kAllTruths[] = "truths";
+inline constexpr char kAssumeOther[] = "other";
+inline constexpr char kAssumeSmall[] = "small";
+inline constexpr char kAssumeOne[] = "one";
+inline constexpr char kAssumeLarge[] = "large";
+inline constexpr char kAssumeHuge[] = "huge";
+
 // PID.progress: one line, replaced in place while the process runs.
 inline constexpr char kProgressExtension[] = ".progress";
 // The paths of written files, each ended by a zero byte, as a path may hold a newline; all

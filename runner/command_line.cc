@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runner/dry_run.h"
 #include "runner/output_files.h"
 #include "runner/version_text.h"
 #include "tracker/line_table.h"
@@ -316,6 +317,22 @@ absl::Status take_writes(const std::optional<std::string>& writes,
   return absl::OkStatus();
 }
 
+absl::Status check_assumptions(const std::vector<std::string>& assumptions) {
+  for (const std::string& assumption : assumptions) {
+    if (!parse_assumption(assumption))
+      return invalid(absl::StrCat("--assume=", assumption,
+                                  ": it is FILE:LINE=VALUE, such as train.py:12=4096"));
+  }
+  return absl::OkStatus();
+}
+
+void declare_assume(std::vector<std::string>& assumptions,
+                    std::vector<OptionDeclaration>& options) {
+  options.push_back({"--assume", "FILE:LINE=VALUE", &assumptions,
+                     "What the program reads of the GPU in that line, where nobody knows it: a\n"
+                     "number, true or false. May be repeated."});
+}
+
 // Checks what all commands say that make dry-runs, and gives it to their options.
 template <typename Options>
 absl::Status take_common(const DryRunCommonWords& words, Options& options) {
@@ -363,6 +380,8 @@ absl::StatusOr<Request> finish_dry_run(DryRunWords& words) {
     if (const absl::Status status = calibrate(*words.calibration, gpu); !status.ok()) return status;
   }
   if (const absl::Status status = take_common(words.common, options); !status.ok()) return status;
+  if (const absl::Status status = check_assumptions(options.assumptions); !status.ok())
+    return status;
   if (words.settings && *words.settings != "try" && *words.settings != "none")
     return invalid(absl::StrCat("--settings=", *words.settings, ": it is try or none"));
   options.settings = words.settings != "none";
@@ -391,6 +410,7 @@ Command declare_dry_run(DryRunWords& words) {
        "where they may change it (try, the default), or end there (none)."},
   };
   declare_common(words.common, "memledger.prediction/1", command.options);
+  declare_assume(options.assumptions, command.options);
   command.examples_and_exit_status =
       "Examples:\n"
       "  memledger dry-run --gpu=l4 -- ./train --batch=32\n"
@@ -468,6 +488,8 @@ absl::StatusOr<Request> finish_fit(FitWords& words) {
   if (const absl::Status status = set_fit_bounds(words, options.bounds); !status.ok())
     return status;
   if (const absl::Status status = take_common(words.common, options); !status.ok()) return status;
+  if (const absl::Status status = check_assumptions(options.assumptions); !status.ok())
+    return status;
   options.svg_file = words.svg.value_or("");
   return Request(options);
 }
@@ -495,6 +517,7 @@ Command declare_fit(FitWords& words) {
        OutputFile{Kind::kFile, {".svg"}, false}},
   };
   declare_common(words.common, "memledger.fit/1", command.options);
+  declare_assume(options.assumptions, command.options);
   command.examples_and_exit_status =
       "Examples:\n"
       "  memledger fit --gpu=l4 --arg='--batch={}' -- ./train\n"

@@ -20,6 +20,7 @@ struct FitOptions {
   std::string svg_file;     // empty: none
   bool until_exit = false;  // not only until the peak no longer moves
   int timeout_s = 600;      // of each run
+  std::vector<std::string> assumptions;  // FILE:LINE=VALUE
   WriteOptions writes;
   std::vector<std::string> program;
 };
