@@ -203,7 +203,7 @@ Command declare_run(RunWords& words) {
   command.options = {
       {"--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &options.virtual_gpu,
        "Use virtual GPUs instead of real ones, N of each. Kernels do not run:\n"
-       "values are zeros. `memledger gpus` lists what GPU can be, or it is a\n"
+       "values are assumed. `memledger gpus` lists what GPU can be, or it is a\n"
        "file, @FILE.json; MEMORY is a size such as 24GiB."},
       {"--calibration", "FILE", &options.calibration,
        "What `memledger validate` measured of such a GPU: contexts and cuDNN's\n"
@@ -396,9 +396,9 @@ Command declare_dry_run(DryRunWords& words) {
   command.summary = "Tell whether a program fits on a GPU that is not here";
   command.description =
       "Runs a program on virtual GPUs and tells whether it fits, and between which figures its\n"
-      "memory lies. Kernels do not run, so values are zeros. What the program writes is "
-      "discarded;\n"
-      "its input is empty and its output hidden.";
+      "memory lies. Kernels do not run: what the program reads without anybody knowing it is\n"
+      "assumed, and tried with other values. What it writes is discarded; its input is empty and\n"
+      "its output hidden.";
   command.options = {
       {"--gpu,--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &options.gpus,
        "The GPUs of the machine, as `memledger gpus` lists them. May be\n"

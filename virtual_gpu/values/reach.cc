@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kMaxArguments = 256;
 constexpr size_t kMaxArgumentBytes = 32764;  // of all arguments of a kernel
+constexpr size_t kMaxBytesInHeap = 1024;     // of one, such as an array of CuPy's
 constexpr size_t kWord = sizeof(uintptr_t);
 
 using Range = std::pair<uintptr_t, uintptr_t>;
@@ -88,7 +89,7 @@ bool for_each_argument_word(const memledger_virtual_gpu_work& work,
   if (work.arguments == nullptr) return false;
   const Range stack = own_stack();
   std::vector<Range> parts;
-  std::array<unsigned char, kMaxArgumentBytes> bytes;
+  std::array<unsigned char, kMaxBytesInHeap> bytes;
   auto entry = reinterpret_cast<uintptr_t>(work.arguments);
   for (size_t i = 0; i < kMaxArguments; ++i, entry += kWord) {
     uintptr_t argument = 0;
@@ -104,7 +105,8 @@ bool for_each_argument_word(const memledger_virtual_gpu_work& work,
       parts.emplace_back(begin, std::min(begin + kMaxArgumentBytes, stack.second));
       continue;
     }
-    // Behind the last argument is something else.
+    // Behind the last argument is something else: compiled code has all of them on its stack.
+    if (!parts.empty()) break;
     const std::optional<size_t> read = read_anywhere(begin, bytes.data(), bytes.size());
     if (!read) return false;
     if (*read < kWord) break;

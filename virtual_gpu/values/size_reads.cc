@@ -55,7 +55,6 @@ struct RunningOps {
   uint32_t depth = 0;
   uint32_t plans = 0;
   uint32_t likely_results = 0;
-  // Asking for values runs operators of its own.
   bool is_asking = false;
   // The row of the last assumed read within the outermost operator, plus 1.
   uint32_t row = 0;
@@ -159,59 +158,49 @@ class AssumedOfTensors {
     return *all;
   }
 
+  // Returns the share and the last count. Shares are the same in each run; more than nothing, as
+  // programs fail that find nothing.
+  std::pair<uint32_t, uint64_t> find(const at::Tensor& tensor) { return look_up(tensor, {}); }
+  void set_last_count(const at::Tensor& tensor, uint64_t count) { look_up(tensor, count); }
+
  private:
   // While there is a weak reference to a storage, no other gets its address.
   using Key = std::tuple<c10::StorageImpl*, int64_t, int64_t, uint32_t>;
 
-  template <typename F>
-  auto with(const at::Tensor& tensor, const F& use) {
+  std::pair<uint32_t, uint64_t> look_up(const at::Tensor& tensor, std::optional<uint64_t> count) {
     c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
     const uint32_t version =
         tensor.is_inference() ? 0
                               : tensor.unsafeGetTensorImpl()->version_counter().current_version();
     std::vector<AssumedOfTensor> ended;  // end without the lock
     const std::lock_guard<ForkSafeMutex> lock(mutex_);
-    if (shares_.size() >= sweep_at_) sweep(ended);
+    if (all_.size() >= sweep_at_) sweep(ended);
     const auto [found, is_new] =
-        shares_.try_emplace({storage, tensor.storage_offset(), tensor.numel(), version});
+        all_.try_emplace({storage, tensor.storage_offset(), tensor.numel(), version});
+    AssumedOfTensor& assumed = found->second;
     if (is_new) {
       c10::raw::weak_intrusive_ptr::incref(storage);
-      found->second.owner = c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
-      found->second.millionths = 1 + static_cast<uint32_t>(mixed(++count_) % 1'000'000);
+      assumed.owner = c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
+      assumed.millionths = 1 + static_cast<uint32_t>(mixed(++count_) % 1'000'000);
     }
-    return use(found->second);
+    if (count) assumed.last_count = *count;
+    return {assumed.millionths, assumed.last_count};
   }
 
- public:
-  // Returns a copy. The shares are the same in each run; more than nothing, as programs fail that
-  // find nothing.
-  std::pair<uint32_t, uint64_t> find(const at::Tensor& tensor) {
-    return with(tensor, [](const AssumedOfTensor& assumed) {
-      return std::make_pair(assumed.millionths, assumed.last_count);
-    });
-  }
-  void set_last_count(const at::Tensor& tensor, uint64_t count) {
-    with(tensor, [count](AssumedOfTensor& assumed) {
-      assumed.last_count = count;
-      return 0;
-    });
-  }
-
- private:
   void sweep(std::vector<AssumedOfTensor>& ended) {
-    for (auto share = shares_.begin(); share != shares_.end();) {
-      if (!share->second.owner.expired()) {
-        ++share;
+    for (auto one = all_.begin(); one != all_.end();) {
+      if (!one->second.owner.expired()) {
+        ++one;
         continue;
       }
-      ended.push_back(std::move(share->second));
-      share = shares_.erase(share);
+      ended.push_back(std::move(one->second));
+      one = all_.erase(one);
     }
-    sweep_at_ = std::max(sweep_at_, 2 * shares_.size());
+    sweep_at_ = std::max(sweep_at_, 2 * all_.size());
   }
 
   ForkSafeMutex mutex_;
-  std::map<Key, AssumedOfTensor> shares_;
+  std::map<Key, AssumedOfTensor> all_;
   uint64_t count_ = 0;
   size_t sweep_at_ = 1024;
 };
@@ -237,7 +226,7 @@ void print_at_exit() {
   if (getpid() != rows().process) return;
   try {
     std::vector<ReadRow> reads = unknown_reads();
-    // That values were read as zero stands in the report of the run.
+    // That values were read stands in the report of the run.
     if (rows().has_short_report)
       reads.erase(std::stable_partition(reads.begin(), reads.end(), &is_size), reads.end());
     const std::string text = read_list_text(reads, millionths());
@@ -364,16 +353,32 @@ UnknownCopy describe(void* destination, const void* source, const RunningOps& op
   return copy;
 }
 
+void repeat(const std::vector<unsigned char>& element, unsigned char* to, size_t bytes) {
+  size_t done = std::min(element.size(), bytes);
+  std::memcpy(to, element.data(), done);
+  while (done < bytes) {
+    const size_t more = std::min(done, bytes - done);
+    std::memcpy(to + done, to, more);
+    done += more;
+  }
+}
+
+bool are_zeros(const unsigned char* bytes, size_t count) {
+  return count == 0 || (bytes[0] == 0 && std::memcmp(bytes, bytes + 1, count - 1) == 0);
+}
+
 // Puts the element wherever nothing is known, of which the copy has zeros.
-void fill(const UnknownCopy& copy, const std::vector<unsigned char>& element, size_t from = 0,
-          size_t to = std::numeric_limits<size_t>::max()) {
+void fill(const UnknownCopy& copy, const std::vector<unsigned char>& element, size_t elements) {
   auto* const bytes = static_cast<unsigned char*>(copy.destination);
-  const auto is_zero = [](unsigned char byte) { return byte == 0; };
-  if (std::all_of(element.begin(), element.end(), is_zero)) return;
-  const size_t item = element.size(), end = std::min(to, copy.bytes / item);
-  for (size_t i = from; i < end; ++i) {
-    unsigned char* const at = bytes + i * item;
-    if (std::all_of(at, at + item, is_zero)) std::memcpy(at, element.data(), item);
+  const size_t item = element.size();
+  elements = std::min(elements, copy.bytes / item);
+  if (are_zeros(element.data(), item) || elements == 0) return;
+  if (are_zeros(bytes, copy.bytes)) {
+    repeat(element, bytes, elements * item);
+  } else {
+    for (size_t i = 0; i < elements; ++i) {
+      if (are_zeros(bytes + i * item, item)) std::memcpy(bytes + i * item, element.data(), item);
+    }
   }
   // Zeros that are known are zeros.
   Shadows::get().read(copy.destination, copy.source, copy.bytes);
@@ -385,15 +390,8 @@ void fill_mask(const UnknownCopy& copy, const std::string& op) {
   static std::atomic<uint64_t> masks{0};
   if (share == kVariedMillionths)
     share = 1 + static_cast<uint32_t>(mixed(++masks) % 1'000'000);
-  fill(copy, {1}, 0, assumed_size(copy.bytes, share, kLeastVaried));
+  fill(copy, {1}, assumed_size(copy.bytes, share, kLeastVaried));
   note(op, ReadKind::kAssumedSize);
-}
-
-// Puts the element everywhere.
-void overwrite(const UnknownCopy& copy, const std::vector<unsigned char>& element) {
-  auto* const bytes = static_cast<unsigned char*>(copy.destination);
-  for (size_t i = 0; i + element.size() <= copy.bytes; i += element.size())
-    std::memcpy(bytes + i, element.data(), element.size());
 }
 
 ReadKind kind_of(const UnknownCopy& copy) {
@@ -440,9 +438,9 @@ void assume(RunningOps& ops, const UnknownCopy& copy, const std::string& op) {
   const PlainCpu plain;
   const std::vector<unsigned char> element = element_bytes(copy.type, value);
   if (copy.source == 0) {
-    overwrite(copy, element);
+    repeat(element, static_cast<unsigned char*>(copy.destination), copy.bytes);
   } else {
-    fill(copy, element);
+    fill(copy, element, copy.bytes / copy.item);
   }
 }
 
