@@ -1,6 +1,7 @@
 // Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
 #include "virtual_gpu/values/size_reads.h"
 
+#include <ATen/Functions.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
 #include <dlfcn.h>
@@ -425,7 +426,8 @@ double assumed_value(const UnknownCopy& copy, const std::string& site, double li
 double likely_content(const UnknownCopy& copy) {
   const auto* const bytes = static_cast<const unsigned char*>(copy.destination);
   if (copy.source != 0 && copy.is_alone() && !are_zeros(bytes, copy.bytes)) {
-    const at::Tensor content = at::from_blob(copy.destination, {1}, at::TensorOptions(copy.type));
+    const at::Tensor content = at::empty({1}, at::TensorOptions(at::kCPU).dtype(copy.type));
+    std::memcpy(content.mutable_data_ptr(), bytes, copy.bytes);
     return content.to(at::kDouble).item<double>();
   }
   return copy.likely ? copy.likely->value : likely_of_type(copy.type);
