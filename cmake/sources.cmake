@@ -17,6 +17,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   graph/saved_groups.cc
   graph/saved_tensors.cc
   graph/torchscript_inference.cc
+  prediction/assumed_reads.cc
   prediction/measurement.cc
   prediction/predict.cc
   prediction/prediction.cc
@@ -190,11 +191,14 @@ set(MEMLEDGER_INSIDE_SOURCES
   runner/inside/trained_parameters.cc
   runner/inside/watch.cc
   runner/inside/write_in_copy.cc
+  virtual_gpu/values/assumptions.cc
   virtual_gpu/values/computation.cc
+  virtual_gpu/values/likely.cc
   virtual_gpu/values/operators.cc
   virtual_gpu/values/program_line.cc
   virtual_gpu/values/python_line.cc
   virtual_gpu/values/random.cc
+  virtual_gpu/values/reach.cc
   virtual_gpu/values/read_list_text.cc
   virtual_gpu/values/read_rules.cc
   virtual_gpu/values/recordings.cc
@@ -232,6 +236,7 @@ set(MEMLEDGER_MEASURE_SOURCES
 
 # The command `memledger`. It does not load LibTorch.
 set(MEMLEDGER_COMMAND_SOURCES
+  prediction/assumed_reads.cc
   prediction/fit.cc
   prediction/fit_report.cc
   prediction/fit_svg.cc

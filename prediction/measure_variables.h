@@ -16,6 +16,18 @@ inline constexpr char kUntilAnyStep[] = "any_step";
 inline constexpr char kNotesVariable[] = "MEMLEDGER_NOTES";
 // The list of files that are written on a virtual GPU (runner/inside/unreal_files.h).
 inline constexpr char kWrittenListVariable[] = "MEMLEDGER_WRITTEN";
+// What a run assumes of values that only the device has: lines of words with tabs between them. A
+// site, or all of a kind, and what is read there (virtual_gpu/values/assumptions.h); kAssumeAtLine,
+// FILE:LINE and the number that the user gave.
+inline constexpr char kAssumptionsVariable[] = "MEMLEDGER_ASSUMPTIONS";
+inline constexpr char kAssumeAtLine[] = "at";
+inline constexpr char kAllNumbers[] = "numbers";
+inline constexpr char kAllTruths[] = "truths";
+inline constexpr char kAssumeOther[] = "other";
+inline constexpr char kAssumeSmall[] = "small";
+inline constexpr char kAssumeOne[] = "one";
+inline constexpr char kAssumeLarge[] = "large";
+inline constexpr char kAssumeHuge[] = "huge";
 
 // PID.progress: one line, replaced in place while the process runs.
 inline constexpr char kProgressExtension[] = ".progress";

@@ -151,12 +151,15 @@ Json json(const MeasuredRead& read) {
           {"count", read.count},
           {"bytes", read.bytes},
           {"kind", to_string(read.kind)},
-          {"has_upper_bound", read.has_upper_bound}};
+          {"has_upper_bound", read.has_upper_bound},
+          {"site", read.site},
+          {"assumed", read.assumed}};
 }
 
 MeasuredRead::Kind kind_of(const std::string& text) {
   using Kind = MeasuredRead::Kind;
-  for (const Kind kind : {Kind::kNumber, Kind::kReceived, Kind::kBranch, Kind::kModel}) {
+  for (const Kind kind : {Kind::kNumber, Kind::kReceived, Kind::kFraction, Kind::kBranch,
+                          Kind::kSaid, Kind::kModel}) {
     if (text == to_string(kind)) return kind;
   }
   return Kind::kSize;
@@ -170,6 +173,8 @@ MeasuredRead read_of(const Json& json) {
   read.bytes = json.at("bytes");
   read.kind = kind_of(json.at("kind"));
   read.has_upper_bound = json.at("has_upper_bound");
+  read.site = json.at("site");
+  read.assumed = json.at("assumed");
   return read;
 }
 
@@ -242,12 +247,32 @@ std::string_view to_string(MeasuredRead::Kind kind) {
       return "number";
     case MeasuredRead::Kind::kReceived:
       return "received";
+    case MeasuredRead::Kind::kFraction:
+      return "fraction";
     case MeasuredRead::Kind::kBranch:
       return "branch";
     case MeasuredRead::Kind::kModel:
       return "model";
+    case MeasuredRead::Kind::kSaid:
+      return "said";
   }
   return "size";
+}
+
+std::string_view to_string(MeasuredRead::Effect effect) {
+  switch (effect) {
+    case MeasuredRead::Effect::kNotTried:
+      break;
+    case MeasuredRead::Effect::kNone:
+      return "none";
+    case MeasuredRead::Effect::kSamePeak:
+      return "same_peak";
+    case MeasuredRead::Effect::kWithin:
+      return "within";
+    case MeasuredRead::Effect::kOpen:
+      return "open";
+  }
+  return "not_tried";
 }
 
 bool is_sent(const MeasuredRead& read) {

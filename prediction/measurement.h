@@ -69,10 +69,20 @@ struct MeasuredFailure {
 struct MeasuredRead {
   enum class Kind : uint8_t {
     kSize,      // an operator allocates by it: nonzero()
-    kNumber,    // a whole number for the program, read as zero: it may become a size or end a loop
+    kNumber,    // a whole number for the program: it may become a size or end a loop
     kReceived,  // a whole number that other ranks sent, taken to be this one's own
-    kBranch,    // a truth or a fraction for the program, read as zero: it may steer what runs
+    kFraction,  // may become a size, too, or steer what runs
+    kBranch,    // a truth for the program: it may steer what runs
+    kSaid,      // any of these, where the user has said what it is (--assume)
     kModel,     // no value: memory of a library, of which nobody says at most how much it is
+  };
+  // What other values did to the memory of the program.
+  enum class Effect : uint8_t {
+    kNotTried,
+    kNone,      // it made the same allocations
+    kSamePeak,  // other ones, and the peaks were the same
+    kWithin,    // other peaks: they are in the interval
+    kOpen,      // no end was found
   };
   std::string op, place;  // the place of the first
   int64_t count = 0;
@@ -80,8 +90,16 @@ struct MeasuredRead {
   Kind kind = Kind::kSize;
   // False: there is no largest value to assume, so no peak of any run is an upper end.
   bool has_upper_bound = true;
+  // Where something else can be assumed of a number, a fraction or a truth: which read of the
+  // program it is, the same in each run; what was assumed at first; with how many values it was
+  // tried, and what they did.
+  std::string site = {};
+  double assumed = 0;
+  int64_t values_tried = 0;
+  Effect effect = Effect::kNotTried;
 };
 std::string_view to_string(MeasuredRead::Kind kind);
+std::string_view to_string(MeasuredRead::Effect effect);
 // Whether Gloo read it to send it to other ranks: it steers nothing here.
 bool is_sent(const MeasuredRead& read);
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "prediction/assumed_reads.h"
 #include "prediction/prediction_text.h"
 #include "prediction/program_failure.h"
 #include "text/names.h"
@@ -83,7 +84,9 @@ std::vector<Term> terms_between(const DeviceSum& low, const DeviceSum& high) {
 
 class Combination {
  public:
-  explicit Combination(const std::vector<Run>& runs) : runs_(runs) {}
+  // `within`: runs whose peaks count, too.
+  Combination(const std::vector<Run>& runs, const std::vector<Run>& within)
+      : runs_(runs), within_(within) {}
 
   std::vector<DevicePrediction> devices() {
     for (const Run& run : runs_) {
@@ -92,6 +95,7 @@ class Combination {
     for (const Run& run : runs_) {
       if (tells_peaks(run, runs_)) note_peaks(run);
     }
+    for (const Run& run : within_) note_peaks(run);
     std::vector<DevicePrediction> result;
     for (auto& [index, device] : devices_) {
       DevicePrediction& prediction = device.prediction;
@@ -159,6 +163,7 @@ class Combination {
   }
 
   const std::vector<Run>& runs_;
+  const std::vector<Run>& within_;
   int low_runs_ = 0;  // at the device's capacity
   std::map<int, Device> devices_;
 };
@@ -180,24 +185,6 @@ const Measurement* fullest(const std::vector<Run>& runs, Run::End end) {
   return result;
 }
 
-// Reads by operator and place, of the process that has most of each.
-void add_reads(const Run& run, std::vector<MeasuredRead>& reads) {
-  for (const Measurement& process : run.processes) {
-    for (const MeasuredRead& read : process.unknown_reads) {
-      const auto same = std::find_if(reads.begin(), reads.end(), [&](const MeasuredRead& other) {
-        return other.op == read.op && other.place == read.place && other.kind == read.kind;
-      });
-      if (same == reads.end()) {
-        reads.push_back(read);
-      } else {
-        same->count = std::max(same->count, read.count);
-        same->bytes = std::max(same->bytes, read.bytes);
-        same->has_upper_bound = same->has_upper_bound && read.has_upper_bound;
-      }
-    }
-  }
-}
-
 Verdict worst(const std::vector<DevicePrediction>& devices) {
   Verdict worst = Verdict::kFits;
   for (const DevicePrediction& device : devices) {
@@ -207,50 +194,9 @@ Verdict worst(const std::vector<DevicePrediction>& devices) {
   return worst;
 }
 
-// What each process allocated, by device.
-std::vector<std::vector<int64_t>> allocations_of(const Run& run) {
-  std::vector<std::vector<int64_t>> rows;
-  for (const Measurement& process : run.processes) {
-    for (const MeasuredDevice& device : process.devices) {
-      rows.push_back(
-          {process.rank, process.steps, device.index, device.allocations, device.requested_in_all});
-      // cudaMallocAsync counts neither.
-      if (device.allocations == 0) rows.back().push_back(device.allocated_peak);
-    }
-  }
-  std::sort(rows.begin(), rows.end());
-  return rows;
-}
-
-// Whether a run with other numbers allocated as the one that it was made for.
-bool allocates_alike(const Run& probe, const std::vector<Run>& runs) {
-  return probe.has_ended_well() && std::any_of(runs.begin(), runs.end(), [&](const Run& run) {
-           return are_alike(run, probe) && run.is_limited == probe.is_limited &&
-                  allocations_of(run) == allocations_of(probe);
-         });
-}
-
-bool has_open_number(const std::vector<MeasuredRead>& reads) {
-  return std::any_of(reads.begin(), reads.end(), [](const MeasuredRead& read) {
-    return read.kind == MeasuredRead::Kind::kNumber && !read.has_upper_bound;
-  });
-}
-
 bool has_open_read(const std::vector<MeasuredRead>& reads) {
-  return std::any_of(reads.begin(), reads.end(), [](const MeasuredRead& read) {
-    return read.kind != MeasuredRead::Kind::kBranch && !read.has_upper_bound;
-  });
-}
-
-// Those that matter most first; the order of two runs is the same.
-void sort_reads(std::vector<MeasuredRead>& reads) {
-  const auto key = [](const MeasuredRead& read) {
-    const bool is_open = read.kind != MeasuredRead::Kind::kBranch && !read.has_upper_bound;
-    return std::make_tuple(!is_open, -read.bytes, read.kind, -read.count, std::cref(read.op),
-                           std::cref(read.place));
-  };
-  std::sort(reads.begin(), reads.end(),
-            [&](const MeasuredRead& a, const MeasuredRead& b) { return key(a) < key(b); });
+  return std::any_of(reads.begin(), reads.end(),
+                     [](const MeasuredRead& read) { return !read.has_upper_bound; });
 }
 
 // Takes the first run that did not end well and did not run out of memory either.
@@ -394,7 +340,9 @@ std::string what_may_skip_steps(const std::vector<Run>& runs) {
       const auto gradients = process.peak->by_role.find("gradient");
       if (gradients == process.peak->by_role.end() || gradients->second == 0) continue;
       for (const MeasuredRead& read : process.unknown_reads) {
-        if (read.kind == MeasuredRead::Kind::kBranch && !is_sent(read)) return read.op;
+        const bool may_steer =
+            read.kind == MeasuredRead::Kind::kBranch || read.kind == MeasuredRead::Kind::kFraction;
+        if (may_steer && !is_sent(read)) return read.op;
       }
     }
   }
@@ -585,30 +533,25 @@ std::optional<MeasuredFailure> Run::failure() const {
   return std::nullopt;
 }
 
-bool needs_other_numbers(const std::vector<Run>& runs) {
-  std::vector<MeasuredRead> reads;
-  for (const Run& run : runs) {
-    if (!run.has_ended_well() || run.failed_allocation()) return false;
-    add_reads(run, reads);
-  }
-  return has_open_number(reads);
-}
-
 namespace {
 
-// What runs of both ends say, `probes` with other numbers; without a look at what is to spare.
+// Assumed reads may be otherwise, and with some it fits.
+void heed_other_reads(const ReadsTried& tried, Prediction& prediction) {
+  if (!tried.fits_otherwise || prediction.verdict != Verdict::kDoesNotFit) return;
+  for (DevicePrediction& device : prediction.devices) device.verdict = Verdict::kNotKnown;
+  prediction.verdict = Verdict::kNotKnown;
+  prediction.reason = "whether it fits depends on values that only the device has";
+}
+
+// What runs of both ends say, and `assuming` ones; without a look at what is to spare.
 Prediction combined(std::string specification, const std::vector<Run>& runs,
-                    const std::vector<Run>& probes) {
+                    const std::vector<Run>& assuming) {
   Prediction prediction;
   prediction.specification = std::move(specification);
   note_program(runs, prediction);
-  prediction.devices = Combination(runs).devices();
   for (const Run& run : runs) add_reads(run, prediction.unknown_reads);
-  const bool numbers_matter = std::none_of(
-      probes.begin(), probes.end(), [&](const Run& probe) { return allocates_alike(probe, runs); });
-  for (MeasuredRead& read : prediction.unknown_reads) {
-    if (read.kind == MeasuredRead::Kind::kNumber && !numbers_matter) read.has_upper_bound = true;
-  }
+  const ReadsTried tried = judge_reads(runs, assuming, prediction.unknown_reads);
+  prediction.devices = Combination(runs, tried.within).devices();
   sort_reads(prediction.unknown_reads);
   const Measurement* process = fullest(runs, Run::End::kHigh);
   if (process == nullptr) process = fullest(runs, Run::End::kLow);
@@ -630,7 +573,10 @@ Prediction combined(std::string specification, const std::vector<Run>& runs,
         "end assumes the largest, too.";
   }
   prediction.verdict = worst(prediction.devices);
-  if (prediction.verdict == Verdict::kDoesNotFit) return prediction;
+  if (prediction.verdict == Verdict::kDoesNotFit) {
+    heed_other_reads(tried, prediction);
+    return prediction;
+  }
   if (const Run* const failed = failed_run(runs)) {
     note_failed_run(*failed, runs, prediction);
   } else if (prediction.devices.empty()) {
@@ -645,17 +591,17 @@ Prediction combined(std::string specification, const std::vector<Run>& runs,
 }
 
 struct RunsByUse {
-  std::vector<Run> of_ends, with_other_numbers, varied, with_less, until_exit;
+  std::vector<Run> of_ends, assuming, varied, with_less, until_exit;
 };
 
 RunsByUse by_use(const std::vector<Run>& runs) {
   RunsByUse result;
   for (const Run& run : runs) {
-    (run.numbers_are_one       ? result.with_other_numbers
-     : run.varies_sizes        ? result.varied
-     : run.held_back_bytes > 0 ? result.with_less
-     : run.until_exit          ? result.until_exit
-                               : result.of_ends)
+    (!run.assumed_reads.empty() ? result.assuming
+     : run.varies_sizes         ? result.varied
+     : run.held_back_bytes > 0  ? result.with_less
+     : run.until_exit           ? result.until_exit
+                                : result.of_ends)
         .push_back(run);
   }
   return result;
@@ -665,7 +611,7 @@ RunsByUse by_use(const std::vector<Run>& runs) {
 
 Prediction predict(std::string specification, const std::vector<Run>& runs) {
   const RunsByUse used = by_use(runs);
-  Prediction prediction = combined(std::move(specification), used.of_ends, used.with_other_numbers);
+  Prediction prediction = combined(std::move(specification), used.of_ends, used.assuming);
   heed_varied_sizes(used.varied, assumes_sizes(used.of_ends), prediction);
   heed_little_to_spare(used.with_less, used.until_exit, prediction);
   // Last: what has to be to spare follows from the ends alone, as when runs with less were made.
@@ -675,16 +621,22 @@ Prediction predict(std::string specification, const std::vector<Run>& runs) {
   return prediction;
 }
 
+std::vector<AssumingRun> assuming_runs(std::string_view specification,
+                                       const std::vector<Run>& runs) {
+  const RunsByUse used = by_use(runs);
+  return wanted_runs(specification, used.of_ends, used.assuming);
+}
+
 VariedSizes varied_sizes_to_test(const std::vector<Run>& runs) {
   const RunsByUse used = by_use(runs);
-  const Prediction prediction = combined("", used.of_ends, used.with_other_numbers);
+  const Prediction prediction = combined("", used.of_ends, used.assuming);
   if (prediction.verdict != Verdict::kFits || !has_sizes(prediction.unknown_reads)) return {};
   return {true, missing_for_varied(prediction, assumes_sizes(used.of_ends))};
 }
 
 int64_t margin_to_test(const std::vector<Run>& runs) {
   const RunsByUse used = by_use(runs);
-  return missing_margin(combined("", used.of_ends, used.with_other_numbers));
+  return missing_margin(combined("", used.of_ends, used.assuming));
 }
 
 bool needs_runs_until_exit(const std::vector<Run>& runs) {

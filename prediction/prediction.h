@@ -65,6 +65,12 @@ struct ProgramEnd {
   std::string last_lines;   // of its output, where it failed
 };
 
+// What a run assumes of a read in place of what is likely: words of prediction/measure_variables.h.
+struct AssumedRead {
+  std::string site;   // MeasuredRead::site, or all of a kind
+  std::string value;  // small, one, large, huge; of a truth: other
+};
+
 // One run of the program, on one end of the interval.
 struct Run {
   enum class End : uint8_t { kLow, kHigh };
@@ -76,9 +82,8 @@ struct Run {
   bool is_limited = true;  // the device has its own capacity
   // At the low end: sizes were assumed that need not be there, as the program fails without them.
   bool assumes_sizes = false;
-  // Whole numbers that are not known read as one in place of zero: only to see whether what is
-  // allocated depends on them.
-  bool numbers_are_one = false;
+  // Only to see whether what is allocated depends on them.
+  std::vector<AssumedRead> assumed_reads;
   // Sizes that only the device has differ from one read to the next, and are not the largest.
   bool varies_sizes = false;
   // So much less than its own capacity: only to see whether as much is to spare.
@@ -86,7 +91,8 @@ struct Run {
   // Not ended after steps: only to see whether a later one fails where little is to spare.
   bool until_exit = false;
   ProgramEnd program;
-  int64_t steps = 0;  // of optimizers, where the run was ended
+  int64_t milliseconds = 0;  // that it took
+  int64_t steps = 0;         // of optimizers, where the run was ended
   std::vector<Measurement> processes;
   Writes writes;
 
@@ -138,12 +144,12 @@ struct Prediction {
 
 // Returns what runs of both ends say. Verdicts come from the runs at the device's own capacity:
 // `fits` if no allocation failed in any of them and no size without an upper bound was read, `does
-// not fit` if one failed in each run of the low end, else `not known`. A whole number that the
-// program read may be such a size, unless a run with other numbers allocates the same. Peaks come
-// from the run without a limit where there is one of the same end and order of addresses. Where a
-// call on files was answered otherwise than outside the runs' layers, the verdict is `not known`.
-// The caller makes runs of both ends and, unless one of them decides against `fits`, in both
-// orders.
+// not fit` if one failed in each run of the low end, else `not known`. What the program read
+// without anybody knowing it opens the verdict, unless runs that assume something else of it say
+// what it does. Peaks come from the run without a limit where there is one of the same end and
+// order of addresses. Where a call on files was answered otherwise than outside the runs' layers,
+// the verdict is `not known`. The caller makes runs of both ends and, unless one of them decides
+// against `fits`, in both orders.
 Prediction predict(std::string specification, const std::vector<Run>& runs);
 
 // Returns how many bytes two more runs of the high end, one in each order of addresses, have to
@@ -166,8 +172,15 @@ struct VariedSizes {
 };
 VariedSizes varied_sizes_to_test(const std::vector<Run>& runs);
 
-// Returns whether a run of the high end with numbers_are_one is needed for a verdict.
-bool needs_other_numbers(const std::vector<Run>& runs);
+// Returns the runs that are needed next for a verdict, as the program read what only the device
+// has: each assumes something else of it. To be asked again once they are made, as others may
+// follow from them. None are needed where nothing was read, or the program failed.
+struct AssumingRun {
+  std::vector<AssumedRead> assumed_reads;
+  Run::End end = Run::End::kHigh;  // in the order of addresses of that end's first run
+};
+std::vector<AssumingRun> assuming_runs(std::string_view specification,
+                                       const std::vector<Run>& runs);
 
 // Returns options of PYTORCH_CUDA_ALLOC_CONF that may change the verdict, or a peak of which much
 // is cached; `setting` is the one of the runs, whose options are not among them.

@@ -86,7 +86,10 @@ Json json(const std::vector<MeasuredRead>& reads) {
                     {"count", read.count},
                     {"bytes", read.bytes},
                     {"kind", to_string(read.kind)},
-                    {"has_upper_bound", read.has_upper_bound}});
+                    {"has_upper_bound", read.has_upper_bound},
+                    {"value", read.assumed},
+                    {"values_tried", read.values_tried},
+                    {"effect", to_string(read.effect)}});
   }
   return rows;
 }

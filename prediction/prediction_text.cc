@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "prediction/prediction.h"
 #include "text/bytes.h"
 #include "text/names.h"
@@ -66,9 +67,9 @@ ReadSum sum_of(const std::vector<MeasuredRead>& reads, Condition condition) {
 }
 
 bool is_size(const MeasuredRead& read) { return read.kind == MeasuredRead::Kind::kSize; }
-bool is_open(const MeasuredRead& read) {
-  return read.kind != MeasuredRead::Kind::kBranch && !read.has_upper_bound;
-}
+bool is_open(const MeasuredRead& read) { return !read.has_upper_bound; }
+// One that the user may say, and that no operator takes for a size.
+bool is_open_value(const MeasuredRead& read) { return is_open(read) && !read.site.empty(); }
 
 // `aten::nonzero in moe.cc:88`
 std::string origin(const MeasuredRead& read) {
@@ -82,6 +83,18 @@ std::string sum_text(const ReadSum& sum) {
                                       origin(*sum.most))
                         : fmt::format("{} depend on values that only the device has ({})",
                                       words(sum.bytes), origin(*sum.most));
+}
+
+// `it depends on a number that only the device has (aten::item in train.py:12 main); …`
+std::string open_value_text(const MeasuredRead& read) {
+  const char* const what = read.kind == MeasuredRead::Kind::kBranch     ? "condition"
+                           : read.kind == MeasuredRead::Kind::kFraction ? "fraction"
+                                                                        : "number";
+  std::string text =
+      fmt::format("it depends on a {} that only the device has ({})", what, origin(read));
+  if (const std::string line = line_of(read); !line.empty())
+    text += fmt::format("; --assume={}=VALUE says what it is", line);
+  return text;
 }
 
 const DevicePrediction* fullest(const Prediction& prediction) {
@@ -124,6 +137,8 @@ std::string little_to_spare(const DevicePrediction& device) {
 // Why a program that fits at one end fails at the other, or may fail later.
 std::string uncertainty(const Prediction& prediction) {
   const ReadSum open = sum_of(prediction.unknown_reads, &is_open);
+  const ReadSum values = sum_of(prediction.unknown_reads, &is_open_value);
+  if (values.most != nullptr && open.bytes == 0) return open_value_text(*values.most);
   if (open.most != nullptr) return sum_text(open);
   const DevicePrediction* const device = fullest(prediction);
   if (device == nullptr) return "nothing was measured";
@@ -274,18 +289,41 @@ std::string failure_line(const Prediction& prediction) {
   return text + "\n";
 }
 
-const char* kind_text(const MeasuredRead& read) {
+// `a fraction, tried with 4 values: they make the same allocations`
+std::string tried_text(const char* what, const MeasuredRead& read) {
+  const auto with = fmt::format("{}, tried with {} value{}", what, read.values_tried,
+                                read.values_tried == 1 ? "" : "s");
+  switch (read.effect) {
+    case MeasuredRead::Effect::kNone:
+      return read.values_tried == 1 ? fmt::format("{}; with another the program fails", what)
+                                    : with + ", which make the same allocations";
+    case MeasuredRead::Effect::kSamePeak:
+      return with + ", which have the same peak";
+    case MeasuredRead::Effect::kWithin:
+      return with + ", whose peaks are in the interval";
+    case MeasuredRead::Effect::kOpen:
+      return fmt::format("{}, on which the memory depends; no largest is known", what);
+    case MeasuredRead::Effect::kNotTried:
+      break;
+  }
+  return fmt::format("{}, which was not tried with other values", what);
+}
+
+std::string kind_text(const MeasuredRead& read) {
   switch (read.kind) {
     case MeasuredRead::Kind::kSize:
       break;
     case MeasuredRead::Kind::kNumber:
-      return is_open(read) ? "a number, which may be a size, read as 0"
-                           : "a number, read as 0, on which no allocation depends";
+      return tried_text("a number", read);
     case MeasuredRead::Kind::kReceived:
       return "a number of other ranks, taken to be this one's";
+    case MeasuredRead::Kind::kFraction:
+      return tried_text("a fraction", read);
     case MeasuredRead::Kind::kBranch:
       return is_sent(read) ? "fractions for other ranks, sent as 0"
-                           : "a condition or a fraction, read as 0";
+                           : tried_text("a condition", read);
+    case MeasuredRead::Kind::kSaid:
+      return "as --assume says";
     case MeasuredRead::Kind::kModel:
       return "memory without an upper bound";
   }
@@ -426,6 +464,11 @@ std::string short_place(const std::string& place) {
   const bool is_name = end == 0 || end <= begin || place[end - 1] == ' ' || place[end - 1] == ':' ||
                        (end >= 8 && place.compare(end - 8, 8, "operator") == 0);
   return table_name(is_name ? place : place.substr(0, end), kLongestPlace);
+}
+
+std::string line_of(const MeasuredRead& read) {
+  const std::string line = read.place.substr(0, read.place.find(' '));
+  return absl::StrContains(line, ':') ? line.substr(line.rfind('/') + 1) : "";
 }
 
 std::string sentence_of(const Prediction& prediction) {

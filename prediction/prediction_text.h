@@ -2,11 +2,16 @@
 
 #include <string>
 
+#include "prediction/measurement.h"
+
 namespace memledger::prediction {
 
 struct Prediction;
 
 std::string sentence_of(const Prediction& prediction);
+
+// Returns where the program read it, as --assume has it: train.py:12. Empty where it is not known.
+std::string line_of(const MeasuredRead& read);
 
 // Returns a place without the parameters of its function, which would fill the line:
 // `train.cc:12 Net::forward` of `train.cc:12 Net::forward(at::Tensor const&)`.

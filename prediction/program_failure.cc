@@ -111,16 +111,13 @@ std::string advice_on_reads(const Run& run) {
     const MeasuredRead& read = *last;
     const std::string where = read.place.empty() ? "" : " in " + short_place(read.place);
     const bool is_size = read.kind == MeasuredRead::Kind::kSize;
-    const bool is_number = read.kind == MeasuredRead::Kind::kNumber;
-    const char* const assumed = !is_size                    ? "zero"
+    const std::string assumed = !is_size                    ? fmt::format("{}", read.assumed)
                                 : run.end == Run::End::kLow ? "the smallest possible"
                                                             : "the largest possible";
-    const char* const remedy =
-        is_size ? "another size can be assumed: --gpu=…,reads=0.1"
-        : is_number
-            ? "one can be assumed in place of zero: --gpu=…,numbers=one"
-            : "the program has to go on with a zero there, unless it is what it copied to the "
-              "device: --gpu=…,keep=4KiB remembers that";
+    const std::string line = line_of(read);
+    const std::string remedy = is_size ? "another size can be assumed: --gpu=…,reads=0.1"
+                                       : fmt::format("--assume={}=VALUE says what it is",
+                                                     line.empty() ? "FILE:LINE" : line);
     return fmt::format("perhaps because it read a value that only the device has as {} ({}{}); {}",
                        assumed, printable(read.op), where, remedy);
   }

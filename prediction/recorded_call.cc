@@ -43,11 +43,14 @@ Json json(const Run& run) {
   Json processes = Json::array();
   for (const Measurement& process : run.processes)
     processes.push_back(Json::parse(to_json(process)));
+  Json assumed = Json::array();
+  for (const AssumedRead& read : run.assumed_reads)
+    assumed.push_back({{"site", read.site}, {"value", read.value}});
   return {{"is_high", run.end == Run::End::kHigh},
           {"is_upwards", run.addresses == Run::Addresses::kUp},
           {"is_limited", run.is_limited},
           {"assumes_sizes", run.assumes_sizes},
-          {"numbers_are_one", run.numbers_are_one},
+          {"assumed_reads", assumed},
           {"varies_sizes", run.varies_sizes},
           {"held_back_bytes", run.held_back_bytes},
           {"until_exit", run.until_exit},
@@ -56,6 +59,7 @@ Json json(const Run& run) {
           {"timeout_s", run.program.timeout_s},
           {"read_input", run.program.read_input},
           {"last_lines", run.program.last_lines},
+          {"milliseconds", run.milliseconds},
           {"steps", run.steps},
           {"processes", processes},
           {"writes", json(run.writes)}};
@@ -67,7 +71,8 @@ absl::StatusOr<Run> run_of(const Json& json) {
   run.addresses = json.at("is_upwards").get<bool>() ? Run::Addresses::kUp : Run::Addresses::kDown;
   run.is_limited = json.at("is_limited");
   run.assumes_sizes = json.at("assumes_sizes");
-  run.numbers_are_one = json.at("numbers_are_one");
+  for (const Json& read : json.at("assumed_reads"))
+    run.assumed_reads.push_back({read.at("site"), read.at("value")});
   run.varies_sizes = json.at("varies_sizes");
   run.held_back_bytes = json.at("held_back_bytes");
   run.until_exit = json.at("until_exit");
@@ -76,6 +81,7 @@ absl::StatusOr<Run> run_of(const Json& json) {
   run.program.timeout_s = json.at("timeout_s");
   run.program.read_input = json.at("read_input");
   run.program.last_lines = json.at("last_lines");
+  run.milliseconds = json.at("milliseconds");
   run.steps = json.at("steps");
   run.writes = writes_of(json.at("writes"));
   for (const Json& process : json.at("processes")) {

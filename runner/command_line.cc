@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runner/dry_run.h"
 #include "runner/output_files.h"
 #include "runner/version_text.h"
 #include "tracker/line_table.h"
@@ -224,7 +225,7 @@ Command declare_run(RunWords& words) {
   command.options = {
       {"--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &options.virtual_gpu,
        "Use virtual GPUs instead of real ones, N of each. Kernels do not run:\n"
-       "values are zeros. `memledger gpus` lists what GPU can be, or it is a\n"
+       "values are assumed. `memledger gpus` lists what GPU can be, or it is a\n"
        "file, @FILE.json; MEMORY is a size such as 24GiB."},
       {"--calibration", "FILE", &options.calibration,
        "What `memledger validate` measured of such a GPU: contexts and cuDNN's\n"
@@ -331,6 +332,22 @@ absl::Status take_timeout(const std::optional<std::string>& timeout, int& timeou
   return absl::OkStatus();
 }
 
+absl::Status check_assumptions(const std::vector<std::string>& assumptions) {
+  for (const std::string& assumption : assumptions) {
+    if (!parse_assumption(assumption))
+      return invalid(absl::StrCat("--assume=", assumption,
+                                  ": it is FILE:LINE=VALUE, such as train.py:12=4096"));
+  }
+  return absl::OkStatus();
+}
+
+void declare_assume(std::vector<std::string>& assumptions,
+                    std::vector<OptionDeclaration>& options) {
+  options.push_back({"--assume", "FILE:LINE=VALUE", &assumptions,
+                     "What the program reads of the GPU in that line, where nobody knows it: a\n"
+                     "number, true or false. May be repeated."});
+}
+
 // Checks what all commands say that make dry-runs, and gives it to their options.
 template <typename Options>
 absl::Status take_common(const DryRunCommonWords& words, Options& options) {
@@ -378,6 +395,8 @@ absl::StatusOr<Request> finish_dry_run(DryRunWords& words) {
     if (const absl::Status status = calibrate(*words.calibration, gpu); !status.ok()) return status;
   }
   if (const absl::Status status = take_common(words.common, options); !status.ok()) return status;
+  if (const absl::Status status = check_assumptions(options.assumptions); !status.ok())
+    return status;
   if (words.settings && *words.settings != "try" && *words.settings != "none")
     return invalid(absl::StrCat("--settings=", *words.settings, ": it is try or none"));
   options.settings = words.settings != "none";
@@ -392,9 +411,9 @@ Command declare_dry_run(DryRunWords& words) {
   command.summary = "Tell whether a program fits on a GPU that is not here";
   command.description =
       "Runs a program on virtual GPUs and tells whether it fits, and between which figures its\n"
-      "memory lies. Kernels do not run, so values are zeros. What the program writes is "
-      "discarded;\n"
-      "its input is empty and its output hidden.";
+      "memory lies. Kernels do not run: what the program reads without anybody knowing it is\n"
+      "assumed, and tried with other values. What it writes is discarded; its input is empty and\n"
+      "its output hidden.";
   command.options = {
       {"--gpu,--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &options.gpus,
        "The GPUs of the machine, as `memledger gpus` lists them. May be\n"
@@ -406,6 +425,7 @@ Command declare_dry_run(DryRunWords& words) {
        "where they may change it (try, the default), or end there (none)."},
   };
   declare_common(words.common, "memledger.prediction/1", command.options);
+  declare_assume(options.assumptions, command.options);
   command.examples_and_exit_status =
       "Examples:\n"
       "  memledger dry-run --gpu=l4 -- ./train --batch=32\n"
@@ -483,6 +503,8 @@ absl::StatusOr<Request> finish_fit(FitWords& words) {
   if (const absl::Status status = set_fit_bounds(words, options.bounds); !status.ok())
     return status;
   if (const absl::Status status = take_common(words.common, options); !status.ok()) return status;
+  if (const absl::Status status = check_assumptions(options.assumptions); !status.ok())
+    return status;
   options.svg_file = words.svg.value_or("");
   return Request(options);
 }
@@ -510,6 +532,7 @@ Command declare_fit(FitWords& words) {
        OutputFile{Kind::kFile, {".svg"}, false}},
   };
   declare_common(words.common, "memledger.fit/1", command.options);
+  declare_assume(options.assumptions, command.options);
   command.examples_and_exit_status =
       "Examples:\n"
       "  memledger fit --gpu=l4 --arg='--batch={}' -- ./train\n"

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "prediction/measure_variables.h"
 #include "prediction/measurement.h"
@@ -50,6 +51,7 @@ struct Plan {
   std::string specification;  // with all options of its end
   Run run;
   std::string folder;
+  int seconds = 0;  // after which it is ended, if that is less than the caller's; 0: it is not
   std::optional<ChildProcess> child;
   bool was_alone = true;  // while it ran, no other did
   bool is_over = false;
@@ -58,9 +60,34 @@ struct Plan {
 // How long a run may take that only tells whether later steps fit.
 constexpr int kMostSecondsUntilExit = 60;
 
+// And one that assumes something else of what is read: as its first runs, and some more.
+constexpr int kLeastSecondsToAssume = 20;
+constexpr int64_t kTimesAsLongToAssume = 3;
+
+bool assumes_other_truths(const Run& run) {
+  return std::any_of(run.assumed_reads.begin(), run.assumed_reads.end(),
+                     [](const auto& read) { return read.value == prediction::kAssumeOther; });
+}
+
 const char* until_value(const DryRunnerOptions& options, const Plan& plan) {
   if (options.until_exit || plan.run.until_exit) return "exit";
-  return plan.run.varies_sizes ? prediction::kUntilAnyStep : "step";
+  // No two steps are alike.
+  const bool varies = plan.run.varies_sizes || assumes_other_truths(plan.run);
+  return varies ? prediction::kUntilAnyStep : "step";
+}
+
+// What the run's processes find in kAssumptionsVariable.
+std::string assumptions_of(const Plan& plan) {
+  std::string text;
+  for (const std::string& assumption : plan.request->assumptions) {
+    if (const std::optional<Assumption> parsed = parse_assumption(assumption)) {
+      absl::StrAppend(&text, prediction::kAssumeAtLine, "\t", parsed->place, "\t", parsed->value,
+                      "\n");
+    }
+  }
+  for (const prediction::AssumedRead& read : plan.run.assumed_reads)
+    absl::StrAppend(&text, read.site, "\t", read.value, "\n");
+  return text;
 }
 
 // What the caller's environment asks of a program that is watched.
@@ -93,6 +120,7 @@ int become_program(const DryRunnerOptions& options, const Plan& plan,
                    const std::vector<std::pair<std::string, std::string>>& variables) {
   setenv(prediction::kMeasureVariable, plan.folder.c_str(), /*overwrite=*/1);
   setenv(prediction::kUntilVariable, until_value(options, plan), /*overwrite=*/1);
+  setenv(prediction::kAssumptionsVariable, assumptions_of(plan).c_str(), /*overwrite=*/1);
   add_to_allocator_variable(plan.request->allocator_setting);
   for (const auto& [name, value] : plan.request->variables)
     setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
@@ -116,6 +144,7 @@ ProgramImage image_of(const DryRunnerOptions& options, const Plan& plan,
   ProgramImage image = options.image(plan.specification, plan.request->program);
   image.set(prediction::kMeasureVariable, plan.folder);
   image.set(prediction::kUntilVariable, until_value(options, plan));
+  image.set(prediction::kAssumptionsVariable, assumptions_of(plan));
   for (const auto& [name, value] : plan.request->variables) image.set(name, value);
   for (const auto& [name, value] : variables) image.set(name, value);
   image.set_default(kHashSeed, "0");
@@ -252,7 +281,8 @@ class Runs {
     again[0].run.addresses = plan.run.addresses;
     again[0].run.is_limited = plan.run.is_limited;
     again[0].run.assumes_sizes = plan.run.assumes_sizes;
-    again[0].run.numbers_are_one = plan.run.numbers_are_one;
+    again[0].run.assumed_reads = plan.run.assumed_reads;
+    again[0].seconds = plan.seconds;
     again[0].run.varies_sizes = plan.run.varies_sizes;
     again[0].run.held_back_bytes = plan.run.held_back_bytes;
     again[0].run.until_exit = plan.run.until_exit;
@@ -302,6 +332,7 @@ class Runs {
   }
 
   int timeout_s(const Plan& plan) const {
+    if (plan.seconds > 0) return std::min(options_.timeout_s, plan.seconds);
     return plan.run.until_exit ? std::min(options_.timeout_s, kMostSecondsUntilExit)
                                : options_.timeout_s;
   }
@@ -320,6 +351,8 @@ class Runs {
     program.timeout_s = timeout_s(plan);
     program.read_input = plan.child->end().read_input;
     program.last_lines = plan.child->output().last_lines(kShownLines);
+    plan.run.milliseconds =
+        std::chrono::duration_cast<std::chrono::milliseconds>(plan.child->age()).count();
     plan.run.steps = prediction::read_progress(plan.folder).steps;
     plan.run.processes = read_measurements(plan.folder);
     plan.child.reset();
@@ -371,10 +404,11 @@ struct RunKind {
   Run::Addresses addresses;
   bool is_limited = true;
   bool assumes_sizes = false;
-  bool numbers_are_one = false;
+  std::vector<prediction::AssumedRead> assumed_reads = {};
   bool varies_sizes = false;
   int64_t held_back_bytes = 0;
   bool until_exit = false;
+  int seconds = 0;
 };
 
 // The runs of several cases that are made together, and whose they are.
@@ -387,7 +421,8 @@ class Wave {
     plan.run.addresses = kind.addresses;
     plan.run.is_limited = kind.is_limited;
     plan.run.assumes_sizes = kind.assumes_sizes;
-    plan.run.numbers_are_one = kind.numbers_are_one;
+    plan.run.assumed_reads = kind.assumed_reads;
+    plan.seconds = kind.seconds;
     plan.run.varies_sizes = kind.varies_sizes;
     plan.run.held_back_bytes = kind.held_back_bytes;
     plan.run.until_exit = kind.until_exit;
@@ -402,8 +437,6 @@ class Wave {
       plan.specification = with_option(std::move(plan.specification), "reads", "all");
     if (kind.varies_sizes)
       plan.specification = with_option(std::move(plan.specification), "reads", "varied");
-    if (kind.numbers_are_one)
-      plan.specification = with_option(std::move(plan.specification), "numbers", "one");
     plan.specification = on_end(std::move(plan.specification), kind.end, kind.addresses);
     plans_.push_back(std::move(plan));
     cases_.push_back(&of);
@@ -495,7 +528,7 @@ absl::Status run_without_limit(Runs& runs, std::vector<Case>& cases, bool varied
   for (Case& of : cases) {
     if (of.request->verdict_only) continue;
     for (const Run& run : of.runs) {
-      if (!was_short(run) || run.numbers_are_one || run.varies_sizes != varied) continue;
+      if (!was_short(run) || !run.assumed_reads.empty() || run.varies_sizes != varied) continue;
       runs.expect(1);
       RunKind kind{run.end, run.addresses};
       kind.is_limited = false;
@@ -536,18 +569,49 @@ absl::Status run_varied_sizes(Runs& runs, std::vector<Case>& cases) {
   return wave.make(runs);
 }
 
-// Whether anything depends on numbers that the program read.
-absl::Status run_other_numbers(Runs& runs, std::vector<Case>& cases) {
-  Wave wave;
-  for (Case& of : cases) {
-    if (has_option(of.request->gpu, "numbers") || !prediction::needs_other_numbers(of.runs))
-      continue;
-    runs.expect(1);
-    RunKind kind{kHigh, kUp};
-    kind.numbers_are_one = true;
-    if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok()) return status;
+// A program that waits for a value may never get it.
+int seconds_to_assume(const std::vector<Run>& runs) {
+  int64_t longest = 0;
+  for (const Run& run : runs) {
+    if (run.assumed_reads.empty()) longest = std::max(longest, run.milliseconds);
   }
-  return wave.make(runs);
+  return std::max<int>(kLeastSecondsToAssume,
+                       static_cast<int>(longest * kTimesAsLongToAssume / 1000));
+}
+
+// The order of addresses of an end's first run.
+Run::Addresses addresses_of(const std::vector<Run>& runs, Run::End end) {
+  const auto run =
+      std::find_if(runs.begin(), runs.end(), [&](const Run& one) { return one.end == end; });
+  return run == runs.end() ? kDown : run->addresses;
+}
+
+// Whether it does not fit with what is likely.
+bool fails_likely(const Case& of) {
+  return std::any_of(of.runs.begin(), of.runs.end(),
+                     [](const Run& run) { return run.failed_allocation(); });
+}
+
+// Whether anything depends on what the program read without anybody knowing it. Some runs follow
+// from others.
+absl::Status run_other_reads(Runs& runs, std::vector<Case>& cases) {
+  for (bool any = true; std::exchange(any, false);) {
+    Wave wave;
+    for (Case& of : cases) {
+      for (prediction::AssumingRun& wanted : prediction::assuming_runs(of.request->gpu, of.runs)) {
+        if (of.request->verdict_only && fails_likely(of)) break;
+        any = true;
+        runs.expect(1);
+        RunKind kind{wanted.end, addresses_of(of.runs, wanted.end)};
+        kind.assumed_reads = std::move(wanted.assumed_reads);
+        kind.seconds = seconds_to_assume(of.runs);
+        if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
+          return status;
+      }
+    }
+    if (const absl::Status status = wave.make(runs); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 // Whether what fits narrowly fits with less, too.
@@ -583,6 +647,23 @@ size_t expected_runs(const DryRunRequest& request) {
 
 }  // namespace
 
+std::optional<Assumption> parse_assumption(std::string_view text) {
+  const size_t equals = text.rfind('=');
+  const size_t colon = text.substr(0, equals).rfind(':');
+  if (equals == std::string_view::npos || colon == std::string_view::npos || colon == 0) return {};
+  const std::string_view line = text.substr(colon + 1, equals - colon - 1);
+  const bool is_line = !line.empty() && line.find_first_not_of("0123456789") == line.npos;
+  if (!is_line || text.find_first_of("\t\n") != text.npos) return {};
+  Assumption assumption{std::string(text.substr(0, equals)), 0};
+  const std::string value(text.substr(equals + 1));
+  if (value == "true") {
+    assumption.value = 1;
+  } else if (value != "false" && !absl::SimpleAtod(value, &assumption.value)) {
+    return {};
+  }
+  return assumption;
+}
+
 absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
     const std::vector<DryRunRequest>& requests) {
   const ScratchFolder folder;
@@ -597,7 +678,7 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   absl::Status status = run_first(runs, cases);
   if (status.ok()) status = replace_failed_low(runs, cases);
   if (status.ok()) status = run_other_order(runs, cases);
-  if (status.ok()) status = run_other_numbers(runs, cases);
+  if (status.ok()) status = run_other_reads(runs, cases);
   if (status.ok()) status = run_without_limit(runs, cases, /*varied=*/false);
   if (status.ok()) status = run_varied_sizes(runs, cases);
   if (status.ok()) status = run_without_limit(runs, cases, /*varied=*/true);

@@ -9,7 +9,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,14 @@
 
 namespace memledger::runner {
 
+// What the user says of a value that a line of the program reads.
+struct Assumption {
+  std::string place;  // train.py:12
+  double value = 0;
+};
+// Reads FILE:LINE=VALUE, where VALUE is a number, true or false. Returns nothing for another text.
+std::optional<Assumption> parse_assumption(std::string_view text);
+
 // What to predict: a program on a machine.
 struct DryRunRequest {
   std::string gpu;                   // a specification
@@ -29,6 +39,8 @@ struct DryRunRequest {
   std::string allocator_setting;
   // More variables of the program's environment, as NAME and value.
   std::vector<std::pair<std::string, std::string>> variables;
+  // What the user says of values that only the device has, as FILE:LINE=VALUE: parse_assumption().
+  std::vector<std::string> assumptions;
   // Folders that its processes write to for the caller, which no layer covers.
   std::vector<std::string> writable;
   // Only the verdict is wanted: as few runs as it takes, from two to four. The peaks of a device

@@ -1,11 +1,13 @@
 #include "runner/dry_run_command.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "prediction/prediction.h"
 #include "runner/dry_run.h"
@@ -71,6 +73,26 @@ void tell_of_files(const std::vector<Prediction>& predictions) {
   runner::tell_of_files(kCommand, files);
 }
 
+// A line that was not read may be a mistyped one.
+void tell_unused(const std::vector<std::string>& assumptions,
+                 const std::vector<Prediction>& predictions) {
+  for (const std::string& text : assumptions) {
+    const std::string place = parse_assumption(text).value_or(Assumption()).place;
+    const std::string line = place.substr(place.rfind('/') + 1);
+    const bool is_used =
+        std::any_of(predictions.begin(), predictions.end(), [&](const Prediction& prediction) {
+          return std::any_of(prediction.unknown_reads.begin(), prediction.unknown_reads.end(),
+                             [&](const prediction::MeasuredRead& read) {
+                               return read.kind == prediction::MeasuredRead::Kind::kSaid &&
+                                      absl::StrContains(absl::StrCat(read.place, " "),
+                                                        absl::StrCat(line, " "));
+                             });
+        });
+    if (!is_used)
+      tell({kCommand, ": --assume=", text, ": the program read no value there that nobody knows"});
+  }
+}
+
 absl::Status write_json(const DryRunOptions& options, const std::vector<Prediction>& predictions) {
   const std::string json = prediction::to_json(predictions) + "\n";
   return options.json_file.empty() ? write_standard_output(json)
@@ -97,6 +119,7 @@ std::vector<DryRunRequest> requests_of(const DryRunOptions& options) {
     DryRunRequest request;
     request.gpu = gpu;
     request.program = options.program;
+    request.assumptions = options.assumptions;
     requests.push_back(std::move(request));
   }
   return requests;
@@ -116,6 +139,7 @@ absl::Status predict_and_print(const DryRunOptions& options, ProgressLine& line,
     return absl::OkStatus();
   }
   tell_failures(predictions);
+  tell_unused(options.assumptions, predictions);
   absl::Status status;
   if (prints_text(options)) status = write_standard_output(prediction::to_text(predictions));
   if (status.ok() && options.settings) {

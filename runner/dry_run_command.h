@@ -14,6 +14,7 @@ struct DryRunOptions {
   bool until_exit = false;        // not only until the peak no longer moves
   bool settings = true;           // try other settings of the allocator where they may matter
   int timeout_s = 600;            // of each run
+  std::vector<std::string> assumptions;  // FILE:LINE=VALUE
   WriteOptions writes;
   std::vector<std::string> program;
 };

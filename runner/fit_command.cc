@@ -130,6 +130,7 @@ class Session {
     DryRunRequest request;
     request.gpu = options_.gpu;
     request.program = program_with(options_, value);
+    request.assumptions = options_.assumptions;
     return request;
   }
 

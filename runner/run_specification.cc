@@ -80,8 +80,7 @@ std::string on_end(std::string specification, Run::End end, Run::Addresses addre
   const bool is_low = end == Run::End::kLow;
   specification = with_option(std::move(specification), "events", is_low ? "once" : "late");
   specification = with_option(std::move(specification), "reads", is_low ? "none" : "all");
-  specification =
-      with_option(std::move(specification), "workspaces", is_low ? "least" : "upper");
+  specification = with_option(std::move(specification), "workspaces", is_low ? "least" : "upper");
   specification = with_option(std::move(specification), "context", is_low ? "least" : "most");
   // The model of NCCL's memory is an upper bound.
   if (is_low) specification = with_option(std::move(specification), "nccl", "0B");

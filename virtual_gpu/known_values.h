@@ -13,6 +13,11 @@ struct memledger_virtual_gpu_work {
   unsigned blocks;     // that a kernel is launched with; 0 where that is not known
   unsigned threads;    // of a block
   bool is_queued;      // behind what has not run: it is not done now
+  // A kernel's arguments, as the launch has them: each points to one. Or all of them in one piece.
+  // Both nullptr where it tells nothing of them. Valid during the call.
+  void* const* arguments;
+  const void* argument_bytes;
+  size_t argument_byte_count;
 };
 
 // May be called by any thread at any time, without a lock held.

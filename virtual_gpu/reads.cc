@@ -1,6 +1,7 @@
 #include "virtual_gpu/reads.h"
 
 #include <atomic>
+#include <optional>
 
 #include "virtual_gpu/machine.h"
 
@@ -26,6 +27,16 @@ extern "C" uint32_t memledger_virtual_gpu_assumed_number() {
 extern "C" int memledger_virtual_gpu_is_as_sent(const void* source, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(source);
   return memledger::virtual_gpu::Machine::get().is_as_sent(address, bytes) ? 1 : 0;
+}
+
+extern "C" int memledger_virtual_gpu_host_range(uintptr_t address, uintptr_t* begin,
+                                                size_t* bytes) {
+  using namespace memledger::virtual_gpu;
+  const std::optional<Region> region = Machine::get().find(reinterpret_cast<const void*>(address));
+  if (!region || region->kind == MemoryKind::kDevice) return 0;
+  *begin = region->begin;
+  *bytes = region->bytes;
+  return 1;
 }
 
 namespace memledger::virtual_gpu {

@@ -605,7 +605,7 @@ std::string short_place(const std::string& place) {
 
 std::string reads_text(const ZeroReads& reads) {
   return fmt::format(
-      "read back as zero: {} value{}, first in {}{}", reads.count, reads.count == 1 ? "" : "s",
+      "read back, not known: {} value{}, first in {}{}", reads.count, reads.count == 1 ? "" : "s",
       printable(reads.first_op),
       reads.first_place.empty() ? "" : " at " + printable(short_place(reads.first_place)));
 }

@@ -171,6 +171,26 @@ std::string place_of(const AllocationFailure& failed) {
   return frame.function.empty() ? place : to_string(frame);
 }
 
+MeasuredRead::Kind kind_of(virtual_gpu::ReadKind kind) {
+  using virtual_gpu::ReadKind;
+  switch (kind) {
+    case ReadKind::kAssumedSize:
+    case ReadKind::kUnboundedSize:
+      break;
+    case ReadKind::kNumber:
+      return MeasuredRead::Kind::kNumber;
+    case ReadKind::kReceived:
+      return MeasuredRead::Kind::kReceived;
+    case ReadKind::kFraction:
+      return MeasuredRead::Kind::kFraction;
+    case ReadKind::kScalar:
+      return MeasuredRead::Kind::kBranch;
+    case ReadKind::kSaid:
+      return MeasuredRead::Kind::kSaid;
+  }
+  return MeasuredRead::Kind::kSize;
+}
+
 MeasuredRead read_of(const virtual_gpu::ReadRow& row) {
   using virtual_gpu::ReadKind;
   MeasuredRead read;
@@ -178,11 +198,10 @@ MeasuredRead read_of(const virtual_gpu::ReadRow& row) {
   read.place = short_place(row.where);
   read.count = static_cast<int64_t>(row.count);
   read.bytes = static_cast<int64_t>(row.dependent_bytes);
-  read.kind = row.kind == ReadKind::kNumber     ? MeasuredRead::Kind::kNumber
-              : row.kind == ReadKind::kReceived ? MeasuredRead::Kind::kReceived
-              : row.kind == ReadKind::kScalar   ? MeasuredRead::Kind::kBranch
-                                                : MeasuredRead::Kind::kSize;
-  read.has_upper_bound = row.kind != ReadKind::kNumber && row.kind != ReadKind::kUnboundedSize;
+  read.kind = kind_of(row.kind);
+  read.site = row.site;
+  read.assumed = row.assumed;
+  read.has_upper_bound = row.site.empty() && row.kind != ReadKind::kUnboundedSize;
   return read;
 }
 

@@ -166,12 +166,6 @@ TEST_CASE("a size without an upper bound is never told to fit") {
     high.processes[0].unknown_reads[0].has_upper_bound = true;
     CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
   }
-  SUBCASE("what the program does with a number or a condition is only listed") {
-    high.processes[0].unknown_reads[0].kind = MeasuredRead::Kind::kBranch;
-    prediction = predict("test", {low, high});
-    CHECK(prediction.verdict == Verdict::kFits);
-    CHECK(contains(prediction.to_text(), "aten::repeat_interleave in moe.cc:88: a condition"));
-  }
   SUBCASE("memory of a library without a bound is no value") {
     high.processes[0].unknown_reads[0].kind = MeasuredRead::Kind::kModel;
     high.processes[0].unknown_reads[0].op = "cuFFT's work area";
@@ -308,44 +302,22 @@ TEST_CASE("gradients without a step, beside a value that may steer, are never to
   }
 }
 
-TEST_CASE("a number may be a size, unless a run with other numbers allocates the same") {
-  Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
-  high.processes[0].devices[0].allocations = 12;
-  CHECK_FALSE(needs_other_numbers({low, high}));
-  high.processes[0].unknown_reads = {open_read(0)};
-  high.processes[0].unknown_reads[0].kind = MeasuredRead::Kind::kNumber;
-  CHECK(needs_other_numbers({low, high}));
-  CHECK_FALSE(needs_other_numbers({low, failed_run(kHigh, 990)}));
-  CHECK(predict("test", {low, high}).verdict == Verdict::kNotKnown);
-
-  Run probe = high;
-  probe.numbers_are_one = true;
-  Prediction prediction = predict("test", {low, high, probe});
-  CHECK(prediction.verdict == Verdict::kFits);
-  CHECK(contains(prediction.to_text(), "on which no allocation depends"));
-  ++probe.processes[0].devices[0].allocations;
-  prediction = predict("test", {low, high, probe});
-  CHECK(prediction.verdict == Verdict::kNotKnown);
-  CHECK(contains(prediction.sentence(), "a size depends on values that only the device has"));
-  --probe.processes[0].devices[0].allocations;
-  probe.program.status = 1;
-  probe.processes[0].ended = Ended::kNot;
-  CHECK(predict("test", {low, high, probe}).verdict == Verdict::kNotKnown);
-}
-
 TEST_CASE("CUDA's pool counts no allocations: a probe is held to the peak, and the text says so") {
   Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
   for (Run* const each : {&low, &high})
     each->processes[0].allocator_settings = "backend:cudaMallocAsync";
   high.processes[0].unknown_reads = {open_read(0)};
-  high.processes[0].unknown_reads[0].kind = MeasuredRead::Kind::kNumber;
+  high.processes[0].unknown_reads[0].kind = MeasuredRead::Kind::kBranch;
+  high.processes[0].unknown_reads[0].site = "a";
   Run probe = high;
-  probe.numbers_are_one = true;
+  probe.assumed_reads = {{"a", "other"}};
   Prediction prediction = predict("test", {low, high, probe});
   CHECK(prediction.verdict == Verdict::kFits);
   CHECK(contains(prediction.to_text(), "how it falls into pieces is not known"));
+  CHECK(prediction.unknown_reads[0].effect == MeasuredRead::Effect::kNone);
   probe.processes[0].devices[0].allocated_peak += kMiB;
-  CHECK(predict("test", {low, high, probe}).verdict == Verdict::kNotKnown);
+  CHECK(predict("test", {low, high, probe}).unknown_reads[0].effect ==
+        MeasuredRead::Effect::kWithin);
   // 1000 MiB that are short, or cached.
   prediction.devices[0].reserved_peak.high += 200 * kMiB;
   CHECK_FALSE(settings_worth_trying(prediction, "").empty());
@@ -519,8 +491,8 @@ TEST_CASE("why a program failed is one sentence that names the cause") {
   misled.processes[0].cause = "SIGABRT, uncaught exception: no boxes";
   CHECK(predict("test", {misled, misled}).sentence() ==
         "failed: the program ended with 1: uncaught exception: no boxes, perhaps because it read a "
-        "value that only the device has as zero (aten::nonzero in boxes.py:7); one can be assumed "
-        "in place of zero: --gpu=…,numbers=one");
+        "value that only the device has as 0 (aten::nonzero in boxes.py:7); "
+        "--assume=boxes.py:7=VALUE says what it is");
   // The other end goes on: what is known is not all.
   const Prediction half = predict("test", {misled, run(kHigh, {device(500)})});
   CHECK(half.verdict == Verdict::kNotKnown);
@@ -702,6 +674,8 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
                                {"aten::item", "b.cc:4", 1, 0, Kind::kNumber, false},
                                {"aten::copy_", "b.cc:5", 1, 0, Kind::kReceived},
                                {"aten::is_nonzero", "", 2, 0, Kind::kBranch},
+                               {"aten::item", "b.cc:6", 1, 0, Kind::kFraction, false, "5a", 1.5},
+
                                {"cuFFT's work area", "", 2, 0, Kind::kModel, false}};
   const std::string text = to_json(measurement);
   const auto read = parse_measurement(text);
@@ -728,6 +702,9 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->unknown_reads[2].kind == Kind::kNumber);
   CHECK(read->unknown_reads[3].kind == Kind::kReceived);
   CHECK(read->unknown_reads[4].kind == Kind::kBranch);
+  CHECK(read->unknown_reads[5].kind == Kind::kFraction);
+  CHECK(read->unknown_reads[5].site == "5a");
+  CHECK(read->unknown_reads[5].assumed == 1.5);
   CHECK_FALSE(parse_measurement("{}").ok());
   CHECK_FALSE(parse_measurement("{\"schema\":\"other\"}").ok());
   CHECK_FALSE(parse_measurement("no JSON").ok());
@@ -754,6 +731,8 @@ TEST_CASE("a recorded call is read as it was written, and gives the same predict
   high.writes.read_only = {"/boot"};
   high.writes.refusals = {{"rename: EXDEV", "/c"}};
   high.varies_sizes = high.until_exit = true;
+  high.assumed_reads = {{"5a", "huge"}};
+  high.milliseconds = 1500;
   high.held_back_bytes = 5;
   high.processes = {process, process};
   const RecordedCall call{"a test a.cc:3 #2", "l4", {low, high}, false};
@@ -773,6 +752,10 @@ TEST_CASE("a recorded call is read as it was written, and gives the same predict
   CHECK(read->runs[1].steps == 4);
   CHECK(read->runs[1].varies_sizes);
   CHECK(read->runs[1].until_exit);
+  REQUIRE(read->runs[1].assumed_reads.size() == 1);
+  CHECK(read->runs[1].assumed_reads[0].site == "5a");
+  CHECK(read->runs[1].assumed_reads[0].value == "huge");
+  CHECK(read->runs[1].milliseconds == 1500);
   CHECK(read->runs[1].held_back_bytes == 5);
   const Writes& writes = read->runs[1].writes;
   CHECK(writes.held_by == WritesHeldBy::kLandlock);

@@ -132,13 +132,13 @@ check "the remedy" equal "$(figure "(j['verdict'], j['remedy'], j['sentence'])")
 dry_run 11 --gpu="h100$one_order" -- "$measure_program" reads
 check "a size without an upper bound" matches out '^h100[^ ]*: not known: .* depend on values that only the device has \(aten::'
 dry_run 11 --gpu="h100$one_order" -- "$measure_program" item_size
-check "a number that becomes a size" has out "not known: a size depends on values that only the device has (aten::item"
+check "a number that becomes a size" has out "not known: it depends on a number that only the device has (aten::item"
 dry_run 0 --gpu="h100$one_order" -- "$measure_program" item_printed
-check "a number that does not" has out "on which no allocation depends"
+check "a number that does not" has out "tried with 4 values, which make the same allocations"
 dry_run 0 --gpu="h100$one_order" -- "$measure_program" received
 check "a number of other ranks" has out "a number of other ranks, taken to be this one's"
 dry_run 11 --gpu="h100$one_order" -- "$measure_program" summed
-check "a sum over ranks" has out "not known: a size depends on values that only the device has (aten::item"
+check "a sum over ranks" has out "not known: it depends on a number that only the device has (aten::item"
 
 # Sizes that differ each time leave more pieces in LibTorch's cache than the largest alone.
 largest="$("$memledger" run --quiet --virtual-gpu=h100,events=late,workspaces=upper -- "$program" 6 masks | tail -1 | cut -d' ' -f3)"
@@ -168,10 +168,10 @@ dry_run 12 --gpu="h100$one_order" -- "$measure_program" throws
 check "what it threw" has out "uncaught exception: no data set here"
 # What zeros mislead: what was read, and the policy with which it goes on.
 dry_run 12 --gpu="h100$one_order" -- "$measure_program" dies_of_zero
-check "what it read" matches out 'uncaught exception: no rows, perhaps because it read a value that only the device has as zero \(aten::item in .*dies_of_zero\); one can be assumed in place of zero: --gpu=…,numbers=one$'
+check "what it read" matches out 'uncaught exception: no rows, perhaps because it read a value that only the device has as 0 \(aten::item in .*dies_of_zero\); --assume=[a-zA-Z_:.0-9]+=VALUE says what it is$'
 dry_run 11 --gpu="h100,numbers=one$one_order" -- "$measure_program" dies_of_zero
-dry_run 12 --gpu="h100$one_order" -- "$measure_program" dies_of_copied_zero
-check "what it had copied" matches out 'uncaught exception: no scale, perhaps .* as zero \(aten::item in .*dies_of_copied_zero\); .*: --gpu=…,keep=4KiB remembers that$'
+dry_run 0 --gpu="h100$one_order" -- "$measure_program" dies_of_copied_zero
+check "a fraction is likely to be one" matches out 'a fraction, tried with 3 values'
 dry_run 0 --gpu="h100,keep=4KiB$one_order" -- "$measure_program" dies_of_copied_zero
 # A program that does not end, and one that shows on a terminal how far it is.
 dry_run 11 --gpu="h100$one_order" --timeout=4 -- "$measure_program" never_steps

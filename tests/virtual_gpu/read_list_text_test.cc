@@ -36,8 +36,8 @@ TEST_CASE("sizes and scalars") {
       "the largest possible); values that may steer the program 3 times:\n"
       "  aten::nonzero, 3 times: 3.0 MiB of results, first at moe.py:84 forward\n"
       "  aten::bincount, once: 8.0 B of results, no largest size is known\n"
-      "  aten::item, 2 times: a value, read as zero, first at train.py:3 step\n"
-      "  aten::item, once: a whole number, read as zero\n"
+      "  aten::item, 2 times: a value, read as 0, first at train.py:3 step\n"
+      "  aten::item, once: a whole number, read as 0\n"
       "  The peak of allocated bytes is an upper end but for what has no largest size; a run with "
       "reads=none gives the lower one.\n");
   const std::string none = read_list_text({rows[0]}, 0);

@@ -151,12 +151,13 @@ TEST_CASE("errors name the thing and what is known") {
                    "is not a number of devices from 1 to 8"));
   }
   for (const char* option : {"", "count", "cuont=2", "=2", "COUNT=2"}) {
-    CHECK(contains(error("h200," + std::string(option)),
-                   "is not a known option. Known are: count=1..8, context=least|most|BYTES, "
-                   "events=once|late, reads=none|all|FRACTION, values=known|zero, "
-                   "numbers=zero|one, workspaces=least|expected|upper, addresses=up|down, nccl=BYTES, "
-                   "share=NAME, calibration=FILE, "
-                   "keep=BYTES."));
+    CHECK(contains(
+        error("h200," + std::string(option)),
+        "is not a known option. Known are: count=1..8, context=least|most|BYTES, "
+        "events=once|late, reads=none|all|FRACTION, values=known|zero, "
+        "numbers=zero|one, workspaces=least|expected|upper, addresses=up|down, nccl=BYTES, "
+        "share=NAME, calibration=FILE, "
+        "keep=BYTES."));
   }
   CHECK(contains(error("h200,addresses=device"), "addresses=device is neither down nor up."));
   CHECK(contains(error("h200,nccl=few"), "nccl="));

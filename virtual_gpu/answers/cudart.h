@@ -65,6 +65,9 @@ struct KernelLaunch {
   const void* kernel = nullptr;  // its stub on the host
   dim3 grid{0, 0, 0};            // 0: not known
   dim3 block{0, 0, 0};
+  void* const* arguments = nullptr;  // see memledger_virtual_gpu_work
+  const void* argument_bytes = nullptr;
+  size_t argument_byte_count = 0;
 };
 cudaError_t launch_kernel(cudaStream_t stream, const KernelLaunch& launch = {});
 cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes);

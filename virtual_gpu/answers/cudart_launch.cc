@@ -57,12 +57,12 @@ cudaError_t copy_from_symbol(void* destination, const void* symbol, size_t bytes
   return copy_on_stream(destination, pointer, bytes, kind, stream, asynchronous);
 }
 
-cudaError_t launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
-                   cudaStream_t stream) {
+cudaError_t launch(const void* kernel, dim3 grid, dim3 block, void* const* arguments,
+                   size_t shared_bytes, cudaStream_t stream) {
   if (const cudaError_t error = ready()) return error;
   if (const cudaError_t error = check_launch(grid, block, shared_bytes)) return error;
   if (const cudaError_t error = load_kernel(kernel)) return error;
-  return launch_kernel(stream, {kernel, grid, block});
+  return launch_kernel(stream, {kernel, grid, block, arguments});
 }
 
 }  // namespace
@@ -71,7 +71,10 @@ void tell_of_work(const Streams::Submission& submission, const KernelLaunch& lau
   const memledger_virtual_gpu_work work = {launch.kernel,
                                            launch.grid.x * launch.grid.y * launch.grid.z,
                                            launch.block.x * launch.block.y * launch.block.z,
-                                           submission.queued || streams().has_queued()};
+                                           submission.queued || streams().has_queued(),
+                                           launch.arguments,
+                                           launch.argument_bytes,
+                                           launch.argument_byte_count};
   const memledger_virtual_gpu_values& values = known_values();
   if (!submission.captured) return values.worked(&work);
   std::shared_ptr<void> known(values.captured(&work), values.dropped);
@@ -156,25 +159,27 @@ MEMLEDGER_ANSWER cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* f
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void**,
-                                                size_t shared_bytes, cudaStream_t stream) {
-  return result(launch(kernel, grid, block, shared_bytes, stream));
+MEMLEDGER_ANSWER cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block,
+                                                void** arguments, size_t shared_bytes,
+                                                cudaStream_t stream) {
+  return result(launch(kernel, grid, block, arguments, shared_bytes, stream));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void**,
-                                              size_t shared_bytes, cudaStream_t stream) {
-  return result(launch(kernel, grid, block, shared_bytes, stream));
+MEMLEDGER_ANSWER cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block,
+                                              void** arguments, size_t shared_bytes,
+                                              cudaStream_t stream) {
+  return result(launch(kernel, grid, block, arguments, shared_bytes, stream));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config,
-                                                 const void* kernel, void**) {
+                                                 const void* kernel, void** arguments) {
   if (!config) return result(cudaErrorInvalidValue);
-  return result(
-      launch(kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream));
+  return result(launch(kernel, config->gridDim, config->blockDim, arguments,
+                       config->dynamicSmemBytes, config->stream));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3 grid, dim3 block,
-                                                         void**, size_t shared_bytes,
+                                                         void** arguments, size_t shared_bytes,
                                                          cudaStream_t stream) {
   if (const cudaError_t error = ready()) return result(error);
   if (const cudaError_t error = check_launch(grid, block, shared_bytes)) return result(error);
@@ -184,7 +189,7 @@ MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim
       Machine::get().profile(current_device()).multiprocessors;
   if (uint64_t{grid.x} * grid.y * grid.z > at_once)
     return result(cudaErrorCooperativeLaunchTooLarge);
-  return result(launch_kernel(stream, {kernel, grid, block}));
+  return result(launch_kernel(stream, {kernel, grid, block, arguments}));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes,

@@ -305,8 +305,21 @@ CUresult facts_of(const void* function, int device, Facts* facts) {
   return CUDA_SUCCESS;
 }
 
+// The arguments in one piece, as `extra` has them: pairs of a word that tells what comes, and it.
+void take_extra(void* const* extra, KernelLaunch& launch) {
+  for (; extra != nullptr && extra[0] != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) {
+      launch.argument_bytes = extra[1];
+    } else if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+      launch.argument_byte_count = *static_cast<const size_t*>(extra[1]);
+    } else {
+      return;
+    }
+  }
+}
+
 CUresult check_and_launch(const void* function, dim3 grid, dim3 block, unsigned shared_bytes,
-                          CUstream stream) {
+                          CUstream stream, void* const* arguments, void* const* extra) {
   if (const cudaError_t error = ready()) return driver_result(error);
   const int device = current_device();
   Facts facts;
@@ -325,7 +338,11 @@ CUresult check_and_launch(const void* function, dim3 grid, dim3 block, unsigned 
   }
   if (!take_local_memory(device, facts.stack_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (facts.uses_heap && !take_heap(device)) return CUDA_ERROR_OUT_OF_MEMORY;
-  return driver_result(launch_kernel(stream));
+  // No kernel of LibTorch's own is launched so: which one it is says nothing.
+  KernelLaunch launch;
+  launch.arguments = arguments;
+  take_extra(extra, launch);
+  return driver_result(launch_kernel(stream, launch));
 }
 
 CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* function,
@@ -655,16 +672,16 @@ MEMLEDGER_ANSWER CUresult cuFuncSetSharedMemConfig(CUfunction, CUsharedconfig) {
 MEMLEDGER_ANSWER CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
                                          unsigned grid_z, unsigned block_x, unsigned block_y,
                                          unsigned block_z, unsigned shared_bytes, CUstream stream,
-                                         void**, void**) {
+                                         void** arguments, void** extra) {
   return check_and_launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z},
-                          shared_bytes, stream);
+                          shared_bytes, stream, arguments, extra);
 }
 
 MEMLEDGER_ANSWER CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x,
                                                     unsigned grid_y, unsigned grid_z,
                                                     unsigned block_x, unsigned block_y,
                                                     unsigned block_z, unsigned shared_bytes,
-                                                    CUstream stream, void**) {
+                                                    CUstream stream, void** arguments) {
   int blocks = 0;
   if (const CUresult error = cuOccupancyMaxActiveBlocksPerMultiprocessor(
           &blocks, function, static_cast<int>(block_x * block_y * block_z), shared_bytes))
@@ -674,15 +691,15 @@ MEMLEDGER_ANSWER CUresult cuLaunchCooperativeKernel(CUfunction function, unsigne
       static_cast<unsigned>(Machine::get().profile(current_device()).multiprocessors);
   if (uint64_t{grid_x} * grid_y * grid_z > at_once) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   return check_and_launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z},
-                          shared_bytes, stream);
+                          shared_bytes, stream, arguments, nullptr);
 }
 
 MEMLEDGER_ANSWER CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function,
-                                           void**, void**) {
+                                           void** arguments, void** extra) {
   if (!config) return CUDA_ERROR_INVALID_VALUE;
   return check_and_launch(function, {config->gridDimX, config->gridDimY, config->gridDimZ},
                           {config->blockDimX, config->blockDimY, config->blockDimZ},
-                          config->sharedMemBytes, config->hStream);
+                          config->sharedMemBytes, config->hStream, arguments, extra);
 }
 
 MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(

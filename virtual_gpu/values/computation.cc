@@ -369,6 +369,8 @@ bool Computation::is_unambiguous() {
   }
   if (info_->is_division && arguments_.size() > 2 && arguments_[2].value.isString())
     return is_safe_division();
+  // Where it does not sort, the order is the device's.
+  if (info_->name == "aten::_unique2") return arguments_[1].value.toBool();
   if (info_->depends_on_ties) return all_differ(arguments_[0].value.toTensor());
   if (!info_->depends_on_order) return true;
   const at::Tensor self = arguments_[0].value.toTensor();

@@ -59,11 +59,26 @@ Partly partly_of(std::string_view base, bool is_pointwise) {
   return is_pointwise ? Partly::kPointwise : Partly::kNo;
 }
 
+Tells tells_of(std::string_view base) {
+  if (base == "isfinite") return Tells::kFinite;
+  if (is_one_of(base, {"isnan", "isinf", "isposinf", "isneginf"})) return Tells::kNotFinite;
+  if (base == "_amp_foreach_non_finite_check_and_unscale") return Tells::kUnscaling;
+  if (is_one_of(base, {"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
+                       "logical_not", "logical_xor"}))
+    return Tells::kComparison;
+  if (is_one_of(base, {"sum", "count_nonzero"})) return Tells::kSum;
+  if (is_one_of(base, {"all", "any", "max", "min", "amax", "amin", "mean", "clone", "contiguous",
+                       "to", "_to_copy", "copy", "stack", "cat", "index", "index_select", "gather",
+                       "masked_select"}))
+    return Tells::kSelection;
+  return Tells::kNothing;
+}
+
 // Their kernels for the CPU do what those for CUDA do.
 bool is_private_and_good(std::string_view base) {
   return base.rfind("_foreach_", 0) == 0 || base.rfind("_fused_adam", 0) == 0 ||
          is_one_of(base, {"_index_put_impl", "_fused_sgd", "_softmax", "_log_softmax",
-                          "_softmax_backward_data", "_log_softmax_backward_data",
+                          "_softmax_backward_data", "_log_softmax_backward_data", "_unique2",
                           "_amp_foreach_non_finite_check_and_unscale", "_amp_update_scale"});
 }
 
@@ -118,7 +133,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
   bool has_generator = schema.is_vararg() || schema.is_varret();
   const bool is_shape = handle.hasTag(at::Tag::inplace_view);
   const bool is_mark = name == "aten::record_stream";
-  bool is_view = false, has_statistics = false;
+  bool has_statistics = false;
   for (const c10::Argument& argument : schema.arguments()) {
     const c10::AliasInfo* const alias = argument.alias_info();
     // Batch normalization writes to these, and its schema does not say so.
@@ -159,6 +174,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
   // The masks of lists are not followed.
   const bool is_list = base.rfind("_foreach_", 0) == 0;
   partly = is_list || is_random ? Partly::kNo : partly_of(base, handle.hasTag(at::Tag::pointwise));
+  tells = tells_of(base);
   const bool is_refused =
       base.rfind("empty", 0) == 0 || base.rfind('_', 0) == 0 ||
       is_one_of(base, {"resize", "resize_as", "set", "new_empty", "record_stream", "put"});

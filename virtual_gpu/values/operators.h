@@ -26,6 +26,17 @@ enum class Partly {
   kAny,
 };
 
+// What an operator says of elements that nobody knows: see likely.h.
+enum class Tells {
+  kNothing,
+  kFinite,      // whether they are finite
+  kNotFinite,   // whether they are not
+  kComparison,  // a truth of each
+  kSelection,   // its result is some of them, as where all are true
+  kSum,
+  kUnscaling,  // of gradients: whether one is not finite
+};
+
 // The distributions whose numbers are computed: see random.h.
 enum class Distribution { kNone, kUniform, kNormal, kIntegers, kBernoulli, kBernoulliTensor };
 
@@ -42,12 +53,14 @@ struct OperatorInfo {
   bool is_computed = false;       // here, where its inputs are known
   bool has_kernel = false;        // one for CUDA, rather than being made of other operators
   bool is_equal = false;          // aten::equal, which reads its result back
+  bool is_view = false;           // it reads and writes no content
   bool overwrites = false;        // its first argument, whatever was there
   bool is_division = false;       // which may be asked to round
   bool depends_on_ties = false;   // which of two equal elements comes first
   bool depends_on_order = false;  // which of two writes to one element comes last
   bool is_product = false;        // of matrices or vectors
   Partly partly = Partly::kNo;
+  Tells tells = Tells::kNothing;
   Distribution distribution = Distribution::kNone;
   // Where the first step of an optimizer overwrites its buffers: the arguments that say so, and
   // that hold them.

@@ -1,6 +1,8 @@
 #include "virtual_gpu/values/read_list_text.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 
 #include "text/bytes.h"
 #include "virtual_gpu/reads.h"
@@ -27,12 +29,20 @@ bool is_size(const ReadRow& row) {
   return row.kind == ReadKind::kAssumedSize || row.kind == ReadKind::kUnboundedSize;
 }
 
+std::string number_text(double number) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%g", number);
+  return text.data();
+}
+
 std::string row_text(const ReadRow& row) {
   std::string text = "  " + row.op + ", " + times(row.count);
-  if (row.kind == ReadKind::kScalar) {
-    text += ": a value, read as zero";
+  if (row.kind == ReadKind::kScalar || row.kind == ReadKind::kFraction) {
+    text += ": a value, read as " + number_text(row.assumed);
   } else if (row.kind == ReadKind::kNumber) {
-    text += ": a whole number, read as zero";
+    text += ": a whole number, read as " + number_text(row.assumed);
+  } else if (row.kind == ReadKind::kSaid) {
+    text += ": read as you said, " + number_text(row.assumed);
   } else if (row.kind == ReadKind::kReceived) {
     text += ": a whole number of other ranks, taken to be this one's";
   } else {

@@ -47,13 +47,19 @@ ReadPlan nonzero(Inputs inputs, const ReadContext& context) {
   const std::optional<at::Tensor> known = elements > 0 ? context.known(self) : std::nullopt;
   if (known) {
     read.value = static_cast<uint64_t>(at::count_nonzero(*known).item<int64_t>());
+  } else if (context.mask_count && !context.mask_count_is_assumed) {
+    read.value = std::min(*context.mask_count, elements);
+  } else if (const std::optional<uint64_t> count = context.remembered()) {
+    read.value = std::min(*count, elements);
+    plan.source = Source::kAssumed;
   } else if (context.mask_count) {
     read.value = std::min(*context.mask_count, elements);
-    if (context.mask_count_is_assumed) plan.source = Source::kAssumed;
+    plan.source = Source::kAssumed;
   } else {
     read.value = context.assumed(elements);
     if (elements > 0) plan.source = Source::kAssumed;
   }
+  context.remember(read.value);
   plan.add(read);
   if (plan.source == Source::kAssumed && self.dim() <= static_cast<int64_t>(plan.sizes.size())) {
     plan.dims = static_cast<int>(self.dim());
@@ -293,6 +299,15 @@ constexpr Sieve make_sieve() {
 constexpr Sieve kSieve = make_sieve();
 
 }  // namespace
+
+std::optional<uint64_t> ReadContext::remembered() const {
+  if (last_count == nullptr || *last_count == 0) return {};
+  return *last_count - 1;
+}
+
+void ReadContext::remember(uint64_t count) const {
+  if (last_count != nullptr) *last_count = count + 1;
+}
 
 uint64_t ReadContext::assumed(uint64_t most) const {
   return assumed_size(most, millionths, whole_up_to);

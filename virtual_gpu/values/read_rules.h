@@ -48,11 +48,16 @@ struct ReadContext {
   // The share of unknown sizes, see assumed_size(); up to how many count whole.
   uint32_t millionths = 0;
   uint64_t whole_up_to = kSmallSize;
+  // One more than how many elements of the mask were true when it was last asked; 0: it was not.
+  // nullptr: nobody keeps it. A mask that comes back, as in backward, has as many as before.
+  uint64_t* last_count = nullptr;
   // What the operators around demand.
   std::optional<uint64_t> mask_count;
   bool mask_count_is_assumed = false;
 
   uint64_t assumed(uint64_t most) const;
+  std::optional<uint64_t> remembered() const;
+  void remember(uint64_t count) const;
 };
 
 // So many of at most `most`, rounded up.

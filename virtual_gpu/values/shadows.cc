@@ -10,6 +10,7 @@
 #include <iterator>
 #include <new>
 #include <utility>
+#include <vector>
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -339,6 +340,25 @@ void Shadows::write(uintptr_t address, const void* content, size_t bytes) {
     } else {
       ++entry;
     }
+  }
+}
+
+void Shadows::forget_reached(uintptr_t address) {
+  if (is_empty()) return;
+  std::vector<uintptr_t> reached = {address};
+  std::lock_guard<std::mutex> lock(mutex_);
+  while (!reached.empty()) {
+    const uintptr_t at = reached.back();
+    reached.pop_back();
+    const auto entry = first_overlap(at);
+    if (entry == entries_.end() || entry->first > at) continue;
+    const unsigned char* const bytes = bytes_of(entry->second.content);
+    for (size_t i = 0; i + sizeof(uintptr_t) <= entry->second.bytes; i += sizeof(uintptr_t)) {
+      uintptr_t word = 0;
+      std::memcpy(&word, bytes + i, sizeof word);
+      if (word >= entries_.begin()->first) reached.push_back(word);
+    }
+    erase(entry);
   }
 }
 

@@ -59,6 +59,9 @@ class Shadows {
 
   void forget(const Place& place);
   void forget(uintptr_t address, size_t bytes);
+  // Forgets the storage at the address, and those at addresses that it is known to hold: what a
+  // kernel can reach that is given the address.
+  void forget_reached(uintptr_t address);
   void forget_all();
   void write(uintptr_t address, const void* content, size_t bytes);
   // Nothing of a range that other processes can write to is known, as long as they can.

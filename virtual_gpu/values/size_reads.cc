@@ -1,6 +1,7 @@
 // Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
 #include "virtual_gpu/values/size_reads.h"
 
+#include <ATen/Functions.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
 #include <dlfcn.h>
@@ -8,8 +9,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,7 +24,11 @@
 #include "runner/environment.h"
 #include "text/output.h"
 #include "virtual_gpu/reads.h"
+#include "virtual_gpu/values/assumptions.h"
+#include "virtual_gpu/values/likely.h"
+#include "virtual_gpu/values/operators.h"
 #include "virtual_gpu/values/program_line.h"
+#include "virtual_gpu/values/reach.h"
 #include "virtual_gpu/values/read_list_text.h"
 #include "virtual_gpu/values/read_rules.h"
 #include "virtual_gpu/values/shadows.h"
@@ -36,21 +44,29 @@ namespace {
 struct RunningOps {
   static constexpr uint32_t kMostNames = 64;
   static constexpr uint32_t kMostPlans = 8;
+  static constexpr uint32_t kMostLikely = 8;
   struct Planned {
     uint32_t depth;  // of its operator
     ReadPlan plan;
   };
+  struct LikelyResult {
+    uint32_t depth;
+    Likely likely;
+  };
   uint32_t depth = 0;
   uint32_t plans = 0;
-  // Asking for values runs operators of its own.
+  uint32_t likely_results = 0;
   bool is_asking = false;
   // The row of the last assumed read within the outermost operator, plus 1.
   uint32_t row = 0;
   // The innermost operator that reads whole tensors, where it is, and what the tensor's type is.
   uint32_t reader_depth = 0;
   c10::ScalarType read_type = c10::ScalarType::Undefined;
+  bool read_is_noted = false;
+  Likely read_likely;
   std::array<const char*, kMostNames> names{};
   std::array<Planned, kMostPlans> planned{};
+  std::array<LikelyResult, kMostLikely> likely{};
 
   const char* outermost() const { return names[0]; }
   bool is_running(const char* name) const {
@@ -71,6 +87,8 @@ struct Row {
   uint64_t count = 0;
   uint64_t dependent_bytes = 0;
   ProgramLine where;
+  std::string site = {};
+  double assumed = 0;
 };
 
 struct Rows {
@@ -103,69 +121,96 @@ bool numbers_are_one() {
   return are_one;
 }
 
-// Another share of each tensor, as long as it is not written to: where sizes go up and down,
-// LibTorch's cache falls into more pieces than with the largest ones alone. Keeps nothing alive.
-class VariedShares {
+// Asking for values runs operators of its own.
+class Asking {
  public:
-  // Returns the same shares in each run. More than nothing, as programs fail that find nothing.
-  uint32_t share_of(const at::Tensor& tensor) {
+  explicit Asking(RunningOps& ops) : ops_(ops), before_(std::exchange(ops.is_asking, true)) {}
+  ~Asking() { ops_.is_asking = before_; }
+  Asking(const Asking&) = delete;
+  Asking& operator=(const Asking&) = delete;
+
+ private:
+  RunningOps& ops_;
+  const bool before_;
+};
+
+// SplitMix64.
+uint64_t mixed(uint64_t number) {
+  uint64_t z = number * 0x9e3779b97f4a7c15;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+  z = (z ^ z >> 27) * 0x94d049bb133111eb;
+  return z ^ z >> 31;
+}
+
+// What was assumed of a tensor holds as long as it is not written to. Keeps nothing alive.
+struct AssumedOfTensor {
+  c10::weak_intrusive_ptr<c10::StorageImpl> owner{c10::intrusive_ptr<c10::StorageImpl>()};
+  // Another one of each tensor: where sizes go up and down, LibTorch's cache falls into more pieces
+  // than with the largest ones alone.
+  uint32_t millionths = 0;
+  uint64_t last_count = 0;  // see ReadContext
+};
+
+class AssumedOfTensors {
+ public:
+  // Never destroyed, as rows().
+  static AssumedOfTensors& get() {
+    static auto* const all = new AssumedOfTensors;
+    return *all;
+  }
+
+  // Returns the share and the last count. Shares are the same in each run; more than nothing, as
+  // programs fail that find nothing.
+  std::pair<uint32_t, uint64_t> find(const at::Tensor& tensor) { return look_up(tensor, {}); }
+  void set_last_count(const at::Tensor& tensor, uint64_t count) { look_up(tensor, count); }
+
+ private:
+  // While there is a weak reference to a storage, no other gets its address.
+  using Key = std::tuple<c10::StorageImpl*, int64_t, int64_t, uint32_t>;
+
+  std::pair<uint32_t, uint64_t> look_up(const at::Tensor& tensor, std::optional<uint64_t> count) {
     c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
     const uint32_t version =
         tensor.is_inference() ? 0
                               : tensor.unsafeGetTensorImpl()->version_counter().current_version();
-    std::vector<Share> ended;  // end without the lock
+    std::vector<AssumedOfTensor> ended;  // end without the lock
     const std::lock_guard<ForkSafeMutex> lock(mutex_);
-    if (shares_.size() >= sweep_at_) sweep(ended);
-    const auto [found, is_new] = shares_.try_emplace({storage, tensor.storage_offset(), version});
+    if (all_.size() >= sweep_at_) sweep(ended);
+    const auto [found, is_new] =
+        all_.try_emplace({storage, tensor.storage_offset(), tensor.numel(), version});
+    AssumedOfTensor& assumed = found->second;
     if (is_new) {
       c10::raw::weak_intrusive_ptr::incref(storage);
-      found->second.owner = c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
-      found->second.millionths = 1 + static_cast<uint32_t>(mix(++count_) % 1'000'000);
+      assumed.owner = c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
+      assumed.millionths = 1 + static_cast<uint32_t>(mixed(++count_) % 1'000'000);
     }
-    return found->second.millionths;
+    if (count) assumed.last_count = *count;
+    return {assumed.millionths, assumed.last_count};
   }
 
- private:
-  // While there is a weak reference to a storage, no other gets its address.
-  using Key = std::tuple<c10::StorageImpl*, int64_t, uint32_t>;
-  struct Share {
-    c10::weak_intrusive_ptr<c10::StorageImpl> owner{c10::intrusive_ptr<c10::StorageImpl>()};
-    uint32_t millionths = 0;
-  };
-
-  // SplitMix64.
-  static uint64_t mix(uint64_t number) {
-    uint64_t z = number * 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-  }
-
-  void sweep(std::vector<Share>& ended) {
-    for (auto share = shares_.begin(); share != shares_.end();) {
-      if (!share->second.owner.expired()) {
-        ++share;
+  void sweep(std::vector<AssumedOfTensor>& ended) {
+    for (auto one = all_.begin(); one != all_.end();) {
+      if (!one->second.owner.expired()) {
+        ++one;
         continue;
       }
-      ended.push_back(std::move(share->second));
-      share = shares_.erase(share);
+      ended.push_back(std::move(one->second));
+      one = all_.erase(one);
     }
-    sweep_at_ = std::max(sweep_at_, 2 * shares_.size());
+    sweep_at_ = std::max(sweep_at_, 2 * all_.size());
   }
 
   ForkSafeMutex mutex_;
-  std::map<Key, Share> shares_;
+  std::map<Key, AssumedOfTensor> all_;
   uint64_t count_ = 0;
   size_t sweep_at_ = 1024;
 };
 
-uint32_t share_of(const at::RecordFunction& fn) {
-  const uint32_t share = millionths();
-  if (share != kVariedMillionths || fn.inputs().empty() || !fn.inputs()[0].isTensor()) return share;
+// The tensor that an operator with a rule looks into; nullptr where it is none with memory.
+const at::Tensor* subject_of(const at::RecordFunction& fn) {
+  if (fn.inputs().empty() || !fn.inputs()[0].isTensor()) return nullptr;
   const at::Tensor& tensor = fn.inputs()[0].toTensor();
-  if (!tensor.defined() || !tensor.has_storage()) return share;
-  static auto* const shares = new VariedShares;  // never destroyed, as rows()
-  return shares->share_of(tensor);
+  return tensor.defined() && tensor.has_storage() ? &tensor : nullptr;
 }
 
 std::optional<at::Tensor> known_on_cpu(const at::Tensor& tensor) { return known_values(tensor); }
@@ -182,7 +227,7 @@ void print_at_exit() {
   if (getpid() != rows().process) return;
   try {
     std::vector<ReadRow> reads = unknown_reads();
-    // That values were read as zero stands in the report of the run.
+    // That values were read stands in the report of the run.
     if (rows().has_short_report)
       reads.erase(std::stable_partition(reads.begin(), reads.end(), &is_size), reads.end());
     const std::string text = read_list_text(reads, millionths());
@@ -191,31 +236,46 @@ void print_at_exit() {
   }
 }
 
-// Returns the row's number plus 1.
-uint32_t note(const std::string& op, ReadKind kind) {
+// Adds a row, if there is none like it, and counts. Returns its number.
+size_t count_in_row(const Row& wanted) {
   Rows& all = rows();
-  const auto find = [&] {
-    return std::find_if(all.rows.begin(), all.rows.end(),
-                        [&](const Row& row) { return row.kind == kind && row.op == op; });
-  };
-  {
-    const std::lock_guard<ForkSafeMutex> lock(all.mutex);
-    if (const auto row = find(); row != all.rows.end()) {
-      ++row->count;
-      return static_cast<uint32_t>(row - all.rows.begin()) + 1;
-    }
-  }
-  const ProgramLine where = take_program_line();  // calls out
   const std::lock_guard<ForkSafeMutex> lock(all.mutex);
   if (all.rows.empty()) {
     all.process = getpid();
     // Now, so that it runs before the end of LibTorch's libraries.
     if (!all.is_quiet) std::atexit(&print_at_exit);
   }
-  auto row = find();
-  if (row == all.rows.end()) row = all.rows.insert(row, {op, kind, 0, 0, where});
+  auto row = std::find_if(all.rows.begin(), all.rows.end(), [&](const Row& other) {
+    return other.kind == wanted.kind && other.site == wanted.site && other.op == wanted.op;
+  });
+  if (row == all.rows.end()) row = all.rows.insert(row, wanted);
   ++row->count;
-  return static_cast<uint32_t>(row - all.rows.begin()) + 1;
+  return static_cast<size_t>(row - all.rows.begin());
+}
+
+// Returns the row's number plus 1.
+uint32_t note(const std::string& op, ReadKind kind) {
+  Rows& all = rows();
+  {
+    const std::lock_guard<ForkSafeMutex> lock(all.mutex);
+    const auto row = std::find_if(all.rows.begin(), all.rows.end(), [&](const Row& other) {
+      return other.kind == kind && other.op == op && other.site.empty();
+    });
+    if (row != all.rows.end()) {
+      ++row->count;
+      return static_cast<uint32_t>(row - all.rows.begin()) + 1;
+    }
+  }
+  return static_cast<uint32_t>(count_in_row({op, kind, 0, 0, take_program_line()})) + 1;
+}
+
+// How often a site was read so far.
+uint64_t reads_of(const std::string& site) {
+  Rows& all = rows();
+  const std::lock_guard<ForkSafeMutex> lock(all.mutex);
+  const auto row = std::find_if(all.rows.begin(), all.rows.end(),
+                                [&](const Row& other) { return other.site == site; });
+  return row == all.rows.end() ? 0 : row->count;
 }
 
 void write_parts(void* destination, const ReadPlan::Read& read) {
@@ -240,58 +300,201 @@ int argument_read(std::string_view op) {
   return op == "aten::copy_" ? 1 : -1;
 }
 
-// A truth that the program or the operator around asked for, or a check that passes with zero.
+bool is_running_one_of(const RunningOps& ops, std::initializer_list<const char*> names) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](const char* name) { return ops.is_running(name); });
+}
+
+// A check of LibTorch's own that passes with zero, and throws else.
+bool is_check(const RunningOps& ops) {
+  return is_running_one_of(ops, {"aten::_assert_async", "aten::_linalg_check_errors"});
+}
+
+// A truth that the program or the operator around asked for.
 bool is_asked_for_truth(const RunningOps& ops) {
-  for (const char* const name : {"aten::is_nonzero", "aten::equal", "aten::allclose",
-                                 "aten::_assert_async", "aten::_linalg_check_errors"}) {
-    if (ops.is_running(name)) return true;
+  return is_running_one_of(ops, {"aten::is_nonzero", "aten::equal", "aten::allclose"});
+}
+
+// What Gloo reads to send it steers nothing here.
+bool is_sent(const char* op) { return op != nullptr && std::strncmp(op, "c10d::", 6) == 0; }
+
+// A copy to the host whose content is not known, or not all.
+struct UnknownCopy {
+  void* destination;
+  uintptr_t source;
+  size_t bytes;
+  // Where no operator tells what is copied, it is taken for whole numbers.
+  c10::ScalarType type;
+  size_t item;
+  std::optional<Likely> likely;
+  bool is_truth;
+
+  bool is_alone() const { return bytes == item; }
+  // Some of its elements may be true. Checks that find nothing are no choice of elements.
+  bool is_mask() const {
+    return type == c10::ScalarType::Bool && !is_alone() && !(likely && likely->is_sure);
   }
-  return false;
-}
+};
 
-// A copy that the program asked for: its values may steer the program, and no operator.
-bool is_copy(const char* op) {
-  for (const char* const name :
-       {"aten::to", "aten::_to_copy", "aten::copy_", "aten::clone", "aten::contiguous"}) {
-    if (std::strcmp(op, name) == 0) return true;
-  }
-  return false;
-}
-
-// What a copy whose values are not known may do. Where no operator tells what is copied, it is
-// taken for the worst.
-ReadKind kind_of_copy(const RunningOps& ops, size_t bytes) {
-  if (is_asked_for_truth(ops)) return ReadKind::kScalar;
-  if (ops.depth == 0 || ops.reader_depth != ops.depth) return ReadKind::kNumber;
-  if (ops.read_type == c10::ScalarType::Bool)
-    return bytes == 1 ? ReadKind::kScalar : ReadKind::kNumber;  // a mask may be counted
-  return c10::isIntegralType(ops.read_type, /*includeBool=*/true) ? ReadKind::kNumber
-                                                                  : ReadKind::kScalar;
-}
-
-// The specification may want whole numbers to read as one, to see whether it makes a difference.
-void assume_numbers(void* destination, const RunningOps& ops, size_t bytes) {
-  constexpr size_t kMostBytes = size_t{1} << 16;
-  if (!numbers_are_one() || bytes > kMostBytes) return;
+UnknownCopy describe(void* destination, const void* source, const RunningOps& ops, size_t bytes) {
+  UnknownCopy copy{destination, reinterpret_cast<uintptr_t>(source), bytes, at::kLong, 0, {},
+                   false};
   const bool has_type = ops.depth > 0 && ops.reader_depth == ops.depth;
-  const size_t item = has_type                       ? c10::elementSize(ops.read_type)
-                      : bytes == sizeof(int32_t)     ? sizeof(int32_t)
-                      : bytes % sizeof(int64_t) == 0 ? sizeof(int64_t)
-                                                     : 1;
-  auto* const begin = static_cast<unsigned char*>(destination);
-  for (size_t at = 0; at + item <= bytes; at += item) begin[at] = 1;  // little-endian
+  if (has_type) {
+    copy.type = ops.read_type;
+    if (ops.read_is_noted) copy.likely = ops.read_likely;
+  } else {
+    copy.type = bytes % sizeof(int64_t) == 0   ? at::kLong
+                : bytes % sizeof(int32_t) == 0 ? at::kInt
+                                               : at::kChar;
+  }
+  copy.item = c10::elementSize(copy.type);
+  const bool is_sure =
+      copy.likely && copy.likely->is_sure && (copy.likely->value == 0 || copy.likely->value == 1);
+  copy.is_truth = is_asked_for_truth(ops) || is_sure || (copy.type == at::kBool && copy.is_alone());
+  return copy;
 }
 
-void note_unknown_copy(void* destination, const void* source, const RunningOps& ops, size_t bytes) {
+void repeat(const std::vector<unsigned char>& element, unsigned char* to, size_t bytes) {
+  size_t done = std::min(element.size(), bytes);
+  std::memcpy(to, element.data(), done);
+  while (done < bytes) {
+    const size_t more = std::min(done, bytes - done);
+    std::memcpy(to + done, to, more);
+    done += more;
+  }
+}
+
+bool are_zeros(const unsigned char* bytes, size_t count) {
+  return count == 0 || (bytes[0] == 0 && std::memcmp(bytes, bytes + 1, count - 1) == 0);
+}
+
+// Puts the element wherever the copy has zeros, but for those that are known.
+void fill(const UnknownCopy& copy, const std::vector<unsigned char>& element, size_t elements) {
+  auto* const bytes = static_cast<unsigned char*>(copy.destination);
+  const size_t item = element.size();
+  elements = std::min(elements, copy.bytes / item);
+  if (are_zeros(element.data(), item) || elements == 0) return;
+  if (are_zeros(bytes, copy.bytes)) {
+    repeat(element, bytes, elements * item);
+  } else {
+    for (size_t i = 0; i < elements; ++i) {
+      if (are_zeros(bytes + i * item, item)) std::memcpy(bytes + i * item, element.data(), item);
+    }
+  }
+  // Zeros that are known are zeros.
+  Shadows::get().read(copy.destination, copy.source, copy.bytes);
+}
+
+// Elements of a mask that the host takes are sizes, too: so many of them are true.
+void fill_mask(const UnknownCopy& copy, const std::string& op) {
+  uint32_t share = millionths();
+  static std::atomic<uint64_t> masks{0};
+  if (share == kVariedMillionths) share = 1 + static_cast<uint32_t>(mixed(++masks) % 1'000'000);
+  fill(copy, {1}, assumed_size(copy.bytes, share, kLeastVaried));
+  note(op, ReadKind::kAssumedSize);
+}
+
+ReadKind kind_of(const UnknownCopy& copy) {
+  if (copy.is_truth) return ReadKind::kScalar;
+  return c10::isIntegralType(copy.type, /*includeBool=*/true) ? ReadKind::kNumber
+                                                              : ReadKind::kFraction;
+}
+
+const char* name_of(ReadKind kind) {
+  return kind == ReadKind::kScalar ? "truth" : kind == ReadKind::kNumber ? "number" : "fraction";
+}
+
+// The user's own word for a line; nothing for most.
+std::optional<double> said_of(const ProgramLine& line) {
+  const Assumptions& assumptions = Assumptions::get();
+  return assumptions.has_lines() ? assumptions.at(to_string(line)) : std::nullopt;
+}
+
+// What this run assumes of it.
+double assumed_value(const UnknownCopy& copy, const std::string& site, double likely) {
+  const Assumed assumed = Assumptions::get().of(site, copy.is_truth);
+  if (!copy.is_truth) {
+    const bool is_one = numbers_are_one() && kind_of(copy) == ReadKind::kNumber;
+    return is_one ? 1 : assumed_number(assumed, copy.type, copy.is_alone(), likely);
+  }
+  const bool is_other = assumed == Assumed::kOther && is_other_truth(reads_of(site));
+  return is_other ? (likely == 0 ? 1 : 0) : likely;
+}
+
+// What is likely to be there: what a collective left, or `keep=`, else what the type says.
+double likely_content(const UnknownCopy& copy) {
+  const auto* const bytes = static_cast<const unsigned char*>(copy.destination);
+  if (copy.source != 0 && copy.is_alone() && !are_zeros(bytes, copy.bytes)) {
+    const at::Tensor content = at::empty({1}, at::TensorOptions(at::kCPU).dtype(copy.type));
+    std::memcpy(content.mutable_data_ptr(), bytes, copy.bytes);
+    return content.to(at::kDouble).item<double>();
+  }
+  return copy.likely ? copy.likely->value : likely_of_type(copy.type);
+}
+
+// Puts the element wherever it is not known what is there.
+void overwrite(const UnknownCopy& copy, const std::vector<unsigned char>& element) {
+  repeat(element, static_cast<unsigned char*>(copy.destination), copy.bytes);
+  if (copy.source != 0) Shadows::get().read(copy.destination, copy.source, copy.bytes);
+}
+
+void assume(RunningOps& ops, const UnknownCopy& copy, const std::string& op) {
+  const ProgramLine line = take_program_line();
+  const ReadKind kind = kind_of(copy);
+  Row row{op, kind, 0, 0, line, site_of(name_of(kind), op, key_of(line)), 0};
+  const Asking asking(ops);
+  const PlainCpu plain;
+  const double likely = likely_content(copy);
+  double value = likely;
+  if (const std::optional<double> said = said_of(line)) {
+    row.kind = ReadKind::kSaid;
+    value = *said;
+  } else {
+    value = assumed_value(copy, row.site, likely);
+  }
+  row.assumed = value;
+  count_in_row(row);
+  const std::vector<unsigned char> element = element_bytes(copy.type, value);
+  if (value != likely || copy.source == 0) {
+    overwrite(copy, element);
+  } else {
+    fill(copy, element, copy.bytes / copy.item);
+  }
+}
+
+void note_unknown_copy(void* destination, const void* source, RunningOps& ops, size_t bytes) {
   const char* const op = ops.depth == 0 ? nullptr : ops.outermost();
   note_zero_read(op);
-  ReadKind kind = kind_of_copy(ops, bytes);
-  if (kind == ReadKind::kNumber && ask_if_sent != nullptr && ask_if_sent(source, bytes) != 0)
-    kind = ReadKind::kReceived;
-  if (kind == ReadKind::kNumber) assume_numbers(destination, ops, bytes);
-  // Tensors of fractions are results.
-  if (op != nullptr && is_copy(op) && kind == ReadKind::kScalar) return;
-  note(op == nullptr ? "a copy of the program's own" : op, kind);
+  if (is_check(ops)) return;
+  const UnknownCopy copy = describe(destination, source, ops, bytes);
+  const std::string name = op == nullptr ? "a copy of the program's own" : op;
+  const bool is_whole = kind_of(copy) == ReadKind::kNumber;
+  if (is_whole && ask_if_sent != nullptr && ask_if_sent(source, bytes) != 0) {
+    note(name, ReadKind::kReceived);
+  } else if (is_sent(op) && !is_whole) {
+    note(name, ReadKind::kScalar);
+  } else if (copy.is_mask()) {
+    fill_mask(copy, name);
+  } else {
+    assume(ops, copy, name);
+  }
+}
+
+// Whether the user has said how large it is.
+bool is_said(const RunningOps& ops, const RunningOps::Planned& planned, ReadPlan::Read read,
+             void* destination) {
+  if (!read.is_size || planned.plan.source == ReadPlan::Source::kKnown ||
+      !Assumptions::get().has_lines())
+    return false;
+  const ProgramLine line = take_program_line();
+  const std::optional<double> said = said_of(line);
+  if (!said || *said < 0) return false;
+  const std::string op = label(ops.names[planned.depth - 1], ops.outermost());
+  read.value = static_cast<uint64_t>(*said);
+  write_parts(destination, read);
+  count_in_row({op, ReadKind::kSaid, 0, 0, line, site_of("size", op, key_of(line)), *said});
+  return true;
 }
 
 void on_read(void* destination, const void* source, size_t bytes) {
@@ -304,6 +507,7 @@ void on_read(void* destination, const void* source, size_t bytes) {
         const ReadPlan::Read& read = planned.plan.reads[r];
         if (read.bytes != bytes) continue;
         if (planned.plan.source != ReadPlan::Source::kKnown && last_copy_was_known()) return;
+        if (is_said(ops, planned, read, destination)) return;
         write_parts(destination, read);
         if (planned.plan.source != ReadPlan::Source::kKnown) note_unreal_value();
         if (!read.is_size || planned.plan.source == ReadPlan::Source::kKnown) return;
@@ -329,10 +533,20 @@ void plan_reads(RunningOps& ops, ReadRule rule, const at::RecordFunction& fn) {
   ops.is_asking = true;
   try {
     const PlainCpu plain;
-    context.millionths = share_of(fn);
+    const at::Tensor* const subject = subject_of(fn);
+    uint64_t last_count = 0;
+    context.millionths = millionths();
+    if (subject != nullptr) {
+      const auto [share, count] = AssumedOfTensors::get().find(*subject);
+      if (context.millionths == kVariedMillionths) context.millionths = share;
+      last_count = count;
+      context.last_count = &last_count;
+    }
     if (millionths() == kVariedMillionths) context.whole_up_to = kLeastVaried;
     ops.planned[ops.plans] = {ops.depth, rule(fn.inputs(), context)};
     ++ops.plans;
+    if (subject != nullptr && last_count != 0)
+      AssumedOfTensors::get().set_last_count(*subject, last_count);
   } catch (...) {  // an input that cannot be looked into
   }
   ops.is_asking = false;
@@ -351,6 +565,65 @@ void note_reader(RunningOps& ops, const at::RecordFunction& fn) {
   if (!read.isTensor() || !read.toTensor().defined()) return;
   ops.reader_depth = ops.depth;
   ops.read_type = read.toTensor().scalar_type();
+  const std::optional<Likely> likely = likely_value(read.toTensor());
+  ops.read_is_noted = likely.has_value();
+  if (likely) ops.read_likely = *likely;
+}
+
+void begin_likely(RunningOps& ops, const at::RecordFunction& fn) {
+  if (ops.likely_results == RunningOps::kMostLikely || !may_have_likely_result(fn)) return;
+  const Asking asking(ops);
+  try {
+    const PlainCpu plain;
+    if (const std::optional<Likely> likely = likely_result(fn))
+      ops.likely[ops.likely_results++] = {ops.depth, *likely};
+  } catch (...) {  // no guess, then
+  }
+}
+
+void end_likely(RunningOps& ops, const at::RecordFunction& fn) {
+  if (ops.likely_results == 0 || ops.likely[ops.likely_results - 1].depth != ops.depth) return;
+  --ops.likely_results;
+  try {
+    keep_likely(fn, ops.likely[ops.likely_results].likely);
+  } catch (...) {  // no guess, then
+  }
+}
+
+// A tensor of the host that a kernel of others may have written to gets a value, too, when the
+// program looks into it.
+void assume_on_host(RunningOps& ops, const at::Tensor& tensor, bool is_written) {
+  if (!tensor.defined() || !tensor.is_cpu() || !tensor.has_storage() || !tensor.is_contiguous() ||
+      tensor.numel() == 0)
+    return;
+  void* const data = const_cast<void*>(tensor.const_data_ptr());
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  if (!WrittenHostMemory::get().overlaps(address, tensor.nbytes())) return;
+  WrittenHostMemory::get().remove(address, tensor.nbytes());
+  if (is_written) return;
+  UnknownCopy copy{data, 0, tensor.nbytes(), tensor.scalar_type(), tensor.itemsize(), {}, false};
+  copy.is_truth = copy.type == at::kBool && copy.is_alone();
+  note_zero_read(ops.outermost());
+  assume(ops, copy, ops.outermost());
+}
+
+void look_at_host_memory(RunningOps& ops, const at::RecordFunction& fn) {
+  if (WrittenHostMemory::get().is_empty()) return;
+  const OperatorInfo* const info = operator_info(fn);
+  if (info == nullptr || info->is_view) return;
+  const auto inputs = fn.inputs();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool is_written =
+        i < info->is_written.size() && info->is_written[i] && (info->overwrites || info->is_out[i]);
+    if (inputs[i].isTensor()) assume_on_host(ops, inputs[i].toTensor(), is_written);
+  }
+}
+
+void begin_on_host(RunningOps& ops, const at::RecordFunction& fn) {
+  try {
+    look_at_host_memory(ops, fn);
+  } catch (...) {  // a row less
+  }
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
@@ -360,6 +633,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (ops.depth < RunningOps::kMostNames) ops.names[ops.depth] = name;
   ++ops.depth;
   note_reader(ops, fn);
+  begin_likely(ops, fn);
+  begin_on_host(ops, fn);
   if (const ReadRule rule = find_read_rule(name)) plan_reads(ops, rule, fn);
   return nullptr;
 }
@@ -426,6 +701,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
     --ops.plans;
     keep_coordinates(ops, ops.planned[ops.plans].plan, fn);
   }
+  end_likely(ops, fn);
   if (ops.reader_depth == ops.depth) ops.reader_depth = 0;
   if (--ops.depth > 0 || ops.row == 0) return;
   ops.is_asking = true;
@@ -476,7 +752,8 @@ std::vector<ReadRow> unknown_reads(bool with_lines) {
   std::vector<ReadRow> result;
   for (const Row& row : copy) {
     result.push_back({row.op, row.kind, row.count, row.dependent_bytes,
-                      with_lines ? to_string(row.where) : row.where.python});
+                      with_lines ? to_string(row.where) : row.where.python,
+                      row.kind == ReadKind::kSaid ? "" : row.site, row.assumed});
   }
   return result;
 }

@@ -5,8 +5,9 @@
 // LibTorch's operators read them back in the middle and allocate by them. On a virtual GPU such a
 // read gets a size from here: the exact one where the operator's input is known, the one that the
 // program's other shapes demand (x[mask] = values), else what the specification's `reads=` says.
-// LibTorch then makes all allocations of that size itself. Each such read, and each scalar that the
-// host read without knowing it, is in a list at exit, on standard error.
+// LibTorch then makes all allocations of that size itself. What else the host reads without knowing
+// it gets a likely value (likely.h), or what this run is to assume (assumptions.h). All such reads
+// are in a list at exit, on standard error.
 //
 // Begins by itself where a virtual GPU is there.
 
@@ -19,9 +20,11 @@ namespace memledger::virtual_gpu {
 enum class ReadKind : uint8_t {
   kAssumedSize,    // the policy's
   kUnboundedSize,  // no largest size follows from the shapes: one was taken that may be too small
-  kNumber,         // a whole number, as of item<int64_t>(), was read as zero: it may become a size
+  kNumber,         // a whole number, as of item<int64_t>(): it may become a size
   kReceived,       // a whole number that other ranks sent, taken to be this one's own
-  kScalar,         // a truth or a fraction was read as zero: it may steer what runs
+  kFraction,       // may become a size, too, or steer what runs
+  kScalar,         // a truth: it may steer what runs
+  kSaid,           // any of these where the user has said what it is
 };
 
 struct ReadRow {
@@ -31,6 +34,10 @@ struct ReadRow {
   // The new storages that the outermost operators returned, all runs together.
   uint64_t dependent_bytes = 0;
   std::string where;  // the line of the first; may be empty
+  // Where a number, a fraction or a truth is assumed: which read of the program it is, the same in
+  // each run, and what the first was assumed to be. Empty: nothing else can be assumed.
+  std::string site;
+  double assumed = 0;
 };
 
 // Rows so far: sizes first and by bytes, then numbers. Lines of C++ take a while to look up;

@@ -18,9 +18,11 @@
 
 #include "registry/core/thread_context.h"
 #include "virtual_gpu/known_values.h"
+#include "virtual_gpu/reads.h"
 #include "virtual_gpu/values/computation.h"
 #include "virtual_gpu/values/operators.h"
 #include "virtual_gpu/values/random.h"
+#include "virtual_gpu/values/reach.h"
 #include "virtual_gpu/values/recordings.h"
 #include "virtual_gpu/values/shadows.h"
 
@@ -29,7 +31,8 @@ namespace {
 
 std::atomic<bool> followed{false};
 
-bool (*defers)() = nullptr;                        // memledger_virtual_gpu_defers
+bool (*defers)() = nullptr;  // memledger_virtual_gpu_defers
+decltype(&memledger_virtual_gpu_host_range) host_range = nullptr;
 bool (*only_waits)(const void* kernel) = nullptr;  // memledger_virtual_gpu_only_waits
 
 // What an operator did while a stream captured, or had work that waits.
@@ -136,12 +139,22 @@ Frame* running(Thread& thread) {
 }
 
 void keep(Thread& thread, const Place& place, const Value& value) {
+  if (place.storage == nullptr) return;
   Shadows::get().set(place, value);
   thread.made_known.push_back(place);
 }
 
 bool fits(const Place& place, const at::Tensor& value) {
   return value.sizes() == at::IntArrayRef(place.sizes) && value.dtype() == place.dtype;
+}
+
+// Where a tensor without memory lies, such as a result that was not asked for: nowhere.
+Place place_of_nothing(const at::Tensor& tensor) {
+  Place place;
+  place.sizes = tensor.sizes();
+  place.strides = tensor.strides();
+  place.dtype = tensor.dtype();
+  return place;
 }
 
 // Where an operator has put its results, in the order of Computation::run(). Nothing where that
@@ -154,6 +167,7 @@ std::optional<std::vector<Place>> result_places(const OperatorInfo& info,
   bool all = true;
   const auto add = [&](const at::Tensor& tensor) {
     std::optional<Place> place = tensor.defined() ? Place::of(tensor) : std::nullopt;
+    if (!place && tensor.defined() && tensor.numel() == 0) place = place_of_nothing(tensor);
     all = all && place && place->dtype.itemsize() != 0;
     if (place) places.push_back(*std::move(place));
   };
@@ -245,7 +259,9 @@ void record_computation(Recording& recording, Frame& frame, const at::RecordFunc
   std::optional<std::vector<Place>> places = result_places(info, fn);
   if (!places) return;
   captured.arguments->add_written(info, *places);
-  if (!may_compute_all(*places)) return;
+  const bool all_have_memory = std::all_of(
+      places->begin(), places->end(), [](const Place& place) { return place.storage != nullptr; });
+  if (!all_have_memory || !may_compute_all(*places)) return;
   if (info.distribution != Distribution::kNone) {
     if (!frame.generator || !frame.generator->is_captured ||
         !has_drawn_as_known(frame, places->front())) {
@@ -393,6 +409,9 @@ size_t on_read(void* destination, uintptr_t address, size_t bytes) {
   }
 }
 
+// Its copies are told of as such.
+bool is_collective(const Frame& frame) { return frame.info->is_collective; }
+
 // Returns that of the operator that runs; nullptr: there is none.
 Frame* note_work(Thread& thread, bool is_queued) {
   Frame* const frame = running(thread);
@@ -420,13 +439,27 @@ void forget_made_inside(Thread& thread, const Frame& frame) {
   thread.made_known.resize(std::min(thread.made_known.size(), frame.known_before));
 }
 
+// A kernel that is none of LibTorch's: it writes to what it can reach.
+void forget_reached(const memledger_virtual_gpu_work& work) {
+  const bool is_told = for_each_argument_word(work, [](uintptr_t word) {
+    Shadows::get().forget_reached(word);
+    uintptr_t begin = 0;
+    size_t bytes = 0;
+    if (host_range != nullptr && host_range(word, &begin, &bytes) != 0)
+      WrittenHostMemory::get().add(begin, bytes);
+  });
+  if (!is_told) Shadows::get().forget_all();
+}
+
 void on_work(const memledger_virtual_gpu_work* work) {
   if (!followed.load(std::memory_order_relaxed)) return;
   try {
     Thread& thread = this_thread();
     Frame* const frame = note_work(thread, work->is_queued);
     if (frame == nullptr && work->kernel != nullptr && only_waits(work->kernel)) return;
-    if (frame == nullptr || frame->is_opaque) return Shadows::get().forget_all();
+    if (frame == nullptr || frame->is_opaque || !(frame->info->is_ours || is_collective(*frame)))
+      forget_reached(*work);
+    if (frame == nullptr) return;
     frame->launch = {work->blocks, work->threads};
     forget_made_inside(thread, *frame);
   } catch (...) {
@@ -461,7 +494,8 @@ void* on_capture(const memledger_virtual_gpu_work* work) {
     if (frame == nullptr) {
       if (work->kernel != nullptr && only_waits(work->kernel))
         node->set(NodeRecord::Kind::kNothing);
-    } else if (!frame->is_opaque && frame->captured != nullptr) {
+    } else if (!frame->is_opaque && (frame->info->is_ours || is_collective(*frame)) &&
+               frame->captured != nullptr) {
       frame->captured->nodes.push_back(node);
       frame->launch = {work->blocks, work->threads};
     }
@@ -517,6 +551,7 @@ Function find(const char* name) {
 __attribute__((constructor(104))) void follow_values() {
   const auto know = find<decltype(&memledger_virtual_gpu_know)>("memledger_virtual_gpu_know");
   defers = find<decltype(defers)>("memledger_virtual_gpu_defers");
+  host_range = find<decltype(host_range)>("memledger_virtual_gpu_host_range");
   only_waits = find<decltype(only_waits)>("memledger_virtual_gpu_only_waits");
   if (know == nullptr || defers == nullptr || only_waits == nullptr) return;
   const uint64_t most_bytes = know(&kValues);

@@ -45,7 +45,7 @@ void tell_at_exit() {
   try {
     const uint64_t count = all.count.load();
     const std::string line = to_string(all.first_line);
-    tell({"memledger virtual GPU: values that are not known were read as zero ",
+    tell({"memledger virtual GPU: values that are not known were read, as what is likely, ",
           count == 1 ? "once" : std::to_string(count) + " times",
           count == 1 ? ", by " : ", first by ", all.first_op, line.empty() ? "" : " at ", line});
   } catch (...) {  // no memory for the line

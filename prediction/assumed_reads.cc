@@ -1,0 +1,379 @@
+#include "prediction/assumed_reads.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "prediction/measure_variables.h"
+
+namespace memledger::prediction {
+namespace {
+
+using Kind = MeasuredRead::Kind;
+using Effect = MeasuredRead::Effect;
+
+// Up to so many reads are tried one by one, else all at once.
+constexpr size_t kMaxAlone = 3;
+constexpr size_t kMaxTruthsAlone = 6;
+// Where something came of trying all at once, so many are tried one by one.
+constexpr size_t kMaxAfterAll = 8;
+
+// From small to huge.
+constexpr std::array<const char*, 4> kNumbers = {kAssumeSmall, kAssumeOne, kAssumeLarge,
+                                                 kAssumeHuge};
+
+bool is_truth(const MeasuredRead& read) { return read.kind == Kind::kBranch; }
+
+// Whether the value is what was assumed at first.
+bool is_first(const MeasuredRead& read, std::string_view value) {
+  return (value == kAssumeSmall && read.assumed == 0) || (value == kAssumeOne && read.assumed == 1);
+}
+
+// The values of a read beside the first.
+std::vector<std::string> other_values(const MeasuredRead& read) {
+  if (is_truth(read)) return {kAssumeOther};
+  std::vector<std::string> values;
+  for (const char* const value : kNumbers) {
+    if (!is_first(read, value)) values.emplace_back(value);
+  }
+  return values;
+}
+
+// What each process allocated, by device.
+std::vector<std::vector<int64_t>> allocations_of(const Run& run) {
+  std::vector<std::vector<int64_t>> rows;
+  for (const Measurement& process : run.processes) {
+    for (const MeasuredDevice& device : process.devices) {
+      rows.push_back(
+          {process.rank, process.steps, device.index, device.allocations, device.requested_in_all});
+      // cudaMallocAsync counts neither.
+      if (device.allocations == 0) rows.back().push_back(device.allocated_peak);
+    }
+  }
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
+// By device: what tensors, LibTorch and the processes had at most.
+using Peaks = std::map<int, std::array<int64_t, 3>>;
+
+Peaks peaks_of(const Run& run) {
+  Peaks peaks;
+  for (const Measurement& process : run.processes) {
+    for (const MeasuredDevice& device : process.devices) {
+      std::array<int64_t, 3>& sums = peaks[device.index];
+      sums[0] += device.allocated_peak;
+      sums[1] += device.reserved_peak;
+      sums[2] += device.process_peak;
+    }
+  }
+  return peaks;
+}
+
+bool takes_less(const Run& run, const Run& than) {
+  const Peaks few = peaks_of(run), many = peaks_of(than);
+  for (const auto& [device, peaks] : many) {
+    const auto found = few.find(device);
+    if (found == few.end() || found->second[2] < peaks[2]) return true;
+  }
+  return false;
+}
+
+bool is_of_same_end(const Run& a, const Run& b) {
+  return a.end == b.end && a.addresses == b.addresses && a.is_limited == b.is_limited;
+}
+
+// The run without its assumptions; nullptr where there is none.
+const Run* base_of(const Run& assuming, const std::vector<Run>& runs) {
+  const auto base = std::find_if(runs.begin(), runs.end(), [&](const Run& run) {
+    return is_of_same_end(run, assuming) && !run.varies_sizes;
+  });
+  return base == runs.end() ? nullptr : &*base;
+}
+
+// The same with another end.
+bool assume_alike(const std::vector<AssumedRead>& a, const std::vector<AssumedRead>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const AssumedRead& one, const AssumedRead& other) {
+                      return one.site == other.site && one.value == other.value;
+                    });
+}
+
+const Run* find_made(const std::vector<Run>& assuming, const std::vector<AssumedRead>& assumed,
+                     Run::End end) {
+  const auto made = std::find_if(assuming.begin(), assuming.end(), [&](const Run& run) {
+    return run.end == end && assume_alike(run.assumed_reads, assumed);
+  });
+  return made == assuming.end() ? nullptr : &*made;
+}
+
+enum class Outcome : uint8_t { kAlike, kSamePeak, kOtherPeak, kNoMemory, kFailed, kTimedOut };
+
+Outcome outcome_of(const Run& run, const std::vector<Run>& runs) {
+  if (run.failed_allocation()) return Outcome::kNoMemory;
+  if (run.program.timed_out) return Outcome::kTimedOut;
+  if (!run.has_ended_well()) return Outcome::kFailed;
+  const Run* const base = base_of(run, runs);
+  if (base == nullptr) return Outcome::kOtherPeak;
+  if (allocations_of(run) == allocations_of(*base)) return Outcome::kAlike;
+  return peaks_of(run) == peaks_of(*base) ? Outcome::kSamePeak : Outcome::kOtherPeak;
+}
+
+bool is_without_effect(Outcome outcome) {
+  return outcome == Outcome::kAlike || outcome == Outcome::kSamePeak;
+}
+
+// The end at which a read is tried: the high one, unless it was read at the low one only.
+Run::End end_of(const MeasuredRead& read, const std::vector<Run>& runs) {
+  for (const Run& run : runs) {
+    if (run.end != Run::End::kHigh) continue;
+    for (const Measurement& process : run.processes) {
+      for (const MeasuredRead& other : process.unknown_reads) {
+        if (other.site == read.site) return Run::End::kHigh;
+      }
+    }
+  }
+  return Run::End::kLow;
+}
+
+const char* all_of_kind(const MeasuredRead& read) {
+  return is_truth(read) ? kAllTruths : kAllNumbers;
+}
+
+// The run that says what a value does: that of the read alone, else of all at once.
+const Run* run_with(const MeasuredRead& read, const std::string& value, Run::End end,
+                    const std::vector<Run>& assuming) {
+  if (const Run* const alone = find_made(assuming, {{read.site, value}}, end)) return alone;
+  return find_made(assuming, {{all_of_kind(read), value}}, end);
+}
+
+// What other values do, from small to huge.
+struct Tried {
+  std::string value;
+  const Run* run = nullptr;
+  Outcome outcome = Outcome::kFailed;
+};
+
+std::vector<Tried> tried_values(const MeasuredRead& read, const std::vector<Run>& runs,
+                                const std::vector<Run>& assuming) {
+  std::vector<Tried> tried;
+  for (const std::string& value : other_values(read)) {
+    if (const Run* const run = run_with(read, value, end_of(read, runs), assuming))
+      tried.push_back({value, run, outcome_of(*run, runs)});
+  }
+  return tried;
+}
+
+// Whether the largest values that the program takes have one peak: then larger ones have it, too.
+bool has_largest(const std::vector<Tried>& tried) {
+  const Run* large = nullptr;
+  const Run* huge = nullptr;
+  for (const Tried& one : tried) {
+    if (one.outcome == Outcome::kFailed) continue;
+    if (one.value == kAssumeLarge) large = one.run;
+    if (one.value == kAssumeHuge) huge = one.run;
+  }
+  return large != nullptr && huge != nullptr && peaks_of(*large) == peaks_of(*huge);
+}
+
+Effect effect_of(const MeasuredRead& read, const std::vector<Tried>& tried) {
+  if (tried.size() < other_values(read).size()) return Effect::kNotTried;
+  const auto any = [&](auto condition) {
+    return std::any_of(tried.begin(), tried.end(),
+                       [&](const Tried& one) { return condition(one.outcome); });
+  };
+  const auto is = [](Outcome wanted) { return [=](Outcome outcome) { return outcome == wanted; }; };
+  if (any(is(Outcome::kNoMemory)) || any(is(Outcome::kTimedOut))) return Effect::kOpen;
+  const bool any_ended = any([](Outcome outcome) { return outcome != Outcome::kFailed; });
+  // A truth with which the program fails is none that it goes on with.
+  if (!any_ended) return is_truth(read) ? Effect::kNone : Effect::kOpen;
+  if (any(is(Outcome::kOtherPeak)))
+    return is_truth(read) || has_largest(tried) ? Effect::kWithin : Effect::kOpen;
+  // Nor is it known then what more would take.
+  if (any(is(Outcome::kSamePeak)) && !is_truth(read) && !has_largest(tried)) return Effect::kOpen;
+  return any(is(Outcome::kSamePeak)) ? Effect::kSamePeak : Effect::kNone;
+}
+
+std::vector<MeasuredRead> reads_of(const std::vector<Run>& runs) {
+  std::vector<MeasuredRead> reads;
+  for (const Run& run : runs) add_reads(run, reads);
+  return reads;
+}
+
+std::vector<MeasuredRead> sites_of(std::string_view specification, const std::vector<Run>& runs) {
+  std::vector<MeasuredRead> reads = reads_of(runs);
+  sort_reads(reads);
+  // The user has said what whole numbers are.
+  const bool are_said = absl::StrContains(std::string(specification), ",numbers=");
+  reads.erase(std::remove_if(reads.begin(), reads.end(),
+                             [&](const MeasuredRead& read) {
+                               return read.site.empty() || (are_said && read.kind == Kind::kNumber);
+                             }),
+              reads.end());
+  return reads;
+}
+
+// Which runs a verdict needs, those that are made among them.
+class Plan {
+ public:
+  Plan(const std::vector<Run>& runs, const std::vector<Run>& assuming)
+      : runs_(runs), assuming_(assuming) {}
+
+  // For a program that fits.
+  std::vector<AssumingRun> of_fitting(const std::vector<MeasuredRead>& sites) {
+    std::vector<MeasuredRead> truths, numbers;
+    for (const MeasuredRead& site : sites) (is_truth(site) ? truths : numbers).push_back(site);
+    add(numbers, sites.size() <= kMaxAlone);
+    add(truths, sites.size() <= kMaxAlone || truths.size() <= kMaxTruthsAlone);
+    add_low_ends();
+    return std::move(wanted_);
+  }
+
+  // For one that does not.
+  std::vector<AssumingRun> of_failing(const std::vector<MeasuredRead>& sites) {
+    for (const MeasuredRead& site : sites) {
+      for (const std::string& value : other_values(site)) {
+        const bool is_alone = sites.size() <= kMaxAlone;
+        want({{is_alone ? site.site : all_of_kind(site), value}}, Run::End::kLow);
+      }
+    }
+    return std::move(wanted_);
+  }
+
+ private:
+  void want(std::vector<AssumedRead> assumed, Run::End end) {
+    if (find_made(assuming_, assumed, end) != nullptr) return;
+    const bool is_wanted =
+        std::any_of(wanted_.begin(), wanted_.end(), [&](const AssumingRun& other) {
+          return other.end == end && assume_alike(other.assumed_reads, assumed);
+        });
+    if (!is_wanted) wanted_.push_back({std::move(assumed), end});
+  }
+
+  void add(const std::vector<MeasuredRead>& sites, bool is_alone) {
+    std::vector<MeasuredRead> tried_again;
+    for (const MeasuredRead& site : sites) {
+      const Run::End end = end_of(site, runs_);
+      for (const std::string& value : other_values(site)) {
+        if (is_alone) {
+          want({{site.site, value}}, end);
+          continue;
+        }
+        const std::vector<AssumedRead> all = {{all_of_kind(site), value}};
+        want(all, end);
+        const Run* const made = find_made(assuming_, all, end);
+        if (made != nullptr && !is_without_effect(outcome_of(*made, runs_)) &&
+            (tried_again.empty() || tried_again.back().site != site.site))
+          tried_again.push_back(site);
+      }
+    }
+    if (tried_again.size() > kMaxAfterAll) return;  // what came of all holds for each
+    for (const MeasuredRead& site : tried_again) {
+      for (const std::string& value : other_values(site))
+        want({{site.site, value}}, end_of(site, runs_));
+    }
+  }
+
+  // What takes less moves the low end.
+  void add_low_ends() {
+    for (const Run& run : assuming_) {
+      if (run.end != Run::End::kHigh || outcome_of(run, runs_) != Outcome::kOtherPeak) continue;
+      const Run* const base = base_of(run, runs_);
+      if (base != nullptr && takes_less(run, *base)) want(run.assumed_reads, Run::End::kLow);
+    }
+  }
+
+  const std::vector<Run>& runs_;
+  const std::vector<Run>& assuming_;
+  std::vector<AssumingRun> wanted_;
+};
+
+bool all_end_well(const std::vector<Run>& runs) {
+  return std::all_of(runs.begin(), runs.end(), [](const Run& run) {
+    return run.has_ended_well() && !run.failed_allocation();
+  });
+}
+
+// Runs of the low end that say that it does not fit; none where one does not.
+std::vector<Run> failing_low_runs(const std::vector<Run>& runs) {
+  std::vector<Run> low;
+  for (const Run& run : runs) {
+    if (run.end != Run::End::kLow || !run.is_limited) continue;
+    if (!run.failed_allocation() || run.assumes_sizes) return {};
+    low.push_back(run);
+  }
+  return low;
+}
+
+bool is_same(const MeasuredRead& a, const MeasuredRead& b) {
+  if (a.kind != b.kind || a.site != b.site) return false;
+  return !a.site.empty() || (a.op == b.op && a.place == b.place);
+}
+
+}  // namespace
+
+void add_reads(const Run& run, std::vector<MeasuredRead>& reads) {
+  for (const Measurement& process : run.processes) {
+    for (const MeasuredRead& read : process.unknown_reads) {
+      const auto same = std::find_if(reads.begin(), reads.end(), [&](const MeasuredRead& other) {
+        return is_same(other, read);
+      });
+      if (same == reads.end()) {
+        reads.push_back(read);
+      } else {
+        // Figures of a process that was killed have no lines.
+        if (same->place.empty()) same->place = read.place;
+        same->count = std::max(same->count, read.count);
+        same->bytes = std::max(same->bytes, read.bytes);
+        same->has_upper_bound = same->has_upper_bound && read.has_upper_bound;
+      }
+    }
+  }
+}
+
+void sort_reads(std::vector<MeasuredRead>& reads) {
+  const auto key = [](const MeasuredRead& read) {
+    return std::make_tuple(read.has_upper_bound, -read.bytes, read.kind, -read.count,
+                           std::cref(read.op), std::cref(read.place), std::cref(read.site));
+  };
+  std::sort(reads.begin(), reads.end(),
+            [&](const MeasuredRead& a, const MeasuredRead& b) { return key(a) < key(b); });
+}
+
+ReadsTried judge_reads(const std::vector<Run>& runs, const std::vector<Run>& assuming,
+                       std::vector<MeasuredRead>& reads) {
+  ReadsTried result;
+  for (MeasuredRead& read : reads) {
+    if (read.site.empty()) continue;
+    const std::vector<Tried> tried = tried_values(read, runs, assuming);
+    read.effect = effect_of(read, tried);
+    read.values_tried = 1 + std::count_if(tried.begin(), tried.end(), [](const Tried& one) {
+                          return one.outcome != Outcome::kFailed;
+                        });
+    read.has_upper_bound = read.effect != Effect::kOpen && read.effect != Effect::kNotTried;
+  }
+  for (const Run& run : assuming) {
+    const bool has_ended = run.has_ended_well() && !run.failed_allocation();
+    if (has_ended && outcome_of(run, runs) == Outcome::kOtherPeak) result.within.push_back(run);
+    result.fits_otherwise |= has_ended && run.end == Run::End::kLow;
+  }
+  return result;
+}
+
+std::vector<AssumingRun> wanted_runs(std::string_view specification, const std::vector<Run>& runs,
+                                     const std::vector<Run>& assuming) {
+  if (runs.empty()) return {};
+  Plan plan(runs, assuming);
+  if (all_end_well(runs)) return plan.of_fitting(sites_of(specification, runs));
+  const std::vector<Run> failing = failing_low_runs(runs);
+  if (failing.empty()) return {};
+  return plan.of_failing(sites_of(specification, failing));
+}
+
+}  // namespace memledger::prediction

@@ -1,0 +1,276 @@
+// Whether runs that assume something else of what a program read open or close the verdict.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "prediction/prediction.h"
+
+namespace memledger::prediction {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr Run::End kLow = Run::End::kLow, kHigh = Run::End::kHigh;
+using Kind = MeasuredRead::Kind;
+using Effect = MeasuredRead::Effect;
+
+MeasuredRead read_at(const std::string& site, Kind kind, double assumed = 0) {
+  MeasuredRead read;
+  read.op = "aten::item";
+  read.place = "/home/me/" + site + ".py:12 main";
+  read.kind = kind;
+  read.count = 3;
+  read.site = site;
+  read.assumed = assumed;
+  read.has_upper_bound = false;
+  return read;
+}
+
+Run run(Run::End end, int64_t peak_mib, const std::vector<MeasuredRead>& reads) {
+  Run run;
+  run.end = end;
+  run.addresses = end == kLow ? Run::Addresses::kDown : Run::Addresses::kUp;
+  Measurement process;
+  process.ended = Ended::kAtExit;
+  process.unknown_reads = reads;
+  MeasuredDevice device;
+  device.gpu = "NVIDIA Test";
+  device.capacity_bytes = 1000 * kMiB;
+  device.context_bytes = 100 * kMiB;
+  device.process_peak = peak_mib * kMiB;
+  device.reserved_peak = device.process_peak - device.context_bytes;
+  device.allocated_peak = device.reserved_peak;
+  device.allocations = device.process_peak;
+  process.devices = {device};
+  run.processes = {process};
+  return run;
+}
+
+Run without_memory(Run run) {
+  run.program.status = 1;
+  run.processes[0].ended = Ended::kNot;
+  run.processes[0].devices[0].failures = 1;
+  return run;
+}
+
+Run failed(Run run) {
+  run.program.status = 1;
+  run.processes[0].ended = Ended::kNot;
+  return run;
+}
+
+Run timed_out(Run run) {
+  run.program.timed_out = true;
+  return run;
+}
+
+Run assuming(Run run, const std::string& site, const std::string& value) {
+  run.assumed_reads = {{site, value}};
+  return run;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// `site=value` of each, with `low:` in front of those of the low end.
+std::vector<std::string> words(const std::vector<AssumingRun>& wanted) {
+  std::vector<std::string> result;
+  for (const AssumingRun& one : wanted) {
+    for (const AssumedRead& read : one.assumed_reads)
+      result.push_back((one.end == kLow ? "low:" : "") + read.site + "=" + read.value);
+  }
+  return result;
+}
+
+using Words = std::vector<std::string>;
+
+// A program that read one value, with what runs say that assume the others.
+class OneRead {
+ public:
+  explicit OneRead(Kind kind, double assumed = 0)
+      : reads_{read_at("a", kind, assumed)},
+        runs_{run(kLow, 700, reads_), run(kHigh, 800, reads_)} {}
+
+  OneRead& with(const std::string& value, const Run& made) {
+    runs_.push_back(assuming(made, "a", value));
+    return *this;
+  }
+  Run of(int64_t peak_mib) const { return run(kHigh, peak_mib, reads_); }
+  Prediction prediction() const { return predict("test", runs_); }
+  MeasuredRead read() const { return prediction().unknown_reads.at(0); }
+  Words wanted() const { return words(assuming_runs("test", runs_)); }
+
+ private:
+  std::vector<MeasuredRead> reads_;
+  std::vector<Run> runs_;
+};
+
+TEST_CASE("each value of a read is tried, but for that of the first runs") {
+  CHECK(OneRead(Kind::kNumber).wanted() == Words{"a=one", "a=large", "a=huge"});
+  CHECK(OneRead(Kind::kFraction, 1).wanted() == Words{"a=small", "a=large", "a=huge"});
+  CHECK(OneRead(Kind::kNumber, 7).wanted() == Words{"a=small", "a=one", "a=large", "a=huge"});
+  CHECK(OneRead(Kind::kBranch).wanted() == Words{"a=other"});
+  OneRead tried(Kind::kBranch);
+  tried.with("other", tried.of(800));
+  CHECK(tried.wanted().empty());
+  // Nothing is tried of what nobody can assume, of a program that failed, or that fits at one end.
+  MeasuredRead sent = read_at("", Kind::kBranch);
+  CHECK(assuming_runs("test", {run(kLow, 700, {sent}), run(kHigh, 800, {sent})}).empty());
+  const std::vector<MeasuredRead> reads = {read_at("a", Kind::kBranch)};
+  CHECK(assuming_runs("test", {failed(run(kLow, 700, reads)), run(kHigh, 800, reads)}).empty());
+  CHECK(assuming_runs("test", {run(kLow, 700, reads), without_memory(run(kHigh, 990, reads))})
+            .empty());
+}
+
+TEST_CASE("a read is open until it was tried") {
+  for (const Kind kind : {Kind::kNumber, Kind::kFraction, Kind::kBranch}) {
+    const Prediction prediction = OneRead(kind).prediction();
+    CHECK(prediction.verdict == Verdict::kNotKnown);
+    CHECK(prediction.unknown_reads.at(0).effect == Effect::kNotTried);
+    CHECK(contains(prediction.sentence(), "that only the device has (aten::item in"));
+    CHECK(contains(prediction.sentence(), "; --assume=a.py:12=VALUE says what it is"));
+  }
+}
+
+TEST_CASE("values that allocate alike close it, and the text says with how many it was tried") {
+  OneRead one(Kind::kFraction, 1);
+  one.with("small", one.of(800)).with("large", one.of(800)).with("huge", one.of(800));
+  CHECK(one.prediction().verdict == Verdict::kFits);
+  CHECK(one.read().effect == Effect::kNone);
+  CHECK(contains(one.prediction().to_text(),
+                 "a fraction, tried with 4 values, which make the same allocations"));
+  CHECK(one.prediction().devices[0].process_peak.high == 800 * kMiB);
+}
+
+TEST_CASE("a number is open where larger ones take more, and closed where the program bounds it") {
+  OneRead grows(Kind::kNumber);
+  grows.with("one", grows.of(800)).with("large", grows.of(810)).with("huge", grows.of(900));
+  CHECK(grows.prediction().verdict == Verdict::kNotKnown);
+  CHECK(grows.read().effect == Effect::kOpen);
+
+  OneRead bounded(Kind::kNumber);
+  bounded.with("one", bounded.of(800)).with("large", bounded.of(950)).with("huge", bounded.of(950));
+  CHECK(bounded.prediction().verdict == Verdict::kFits);
+  CHECK(bounded.read().effect == Effect::kWithin);
+  CHECK(bounded.prediction().devices[0].process_peak.high == 950 * kMiB);
+  CHECK(contains(bounded.prediction().to_text(), "whose peaks are in the interval"));
+
+  OneRead runs_out(Kind::kNumber);
+  runs_out.with("one", runs_out.of(800)).with("large", runs_out.of(800));
+  runs_out.with("huge", without_memory(runs_out.of(990)));
+  CHECK(runs_out.prediction().verdict == Verdict::kNotKnown);
+  CHECK(runs_out.read().effect == Effect::kOpen);
+
+  OneRead never_ends(Kind::kNumber);
+  never_ends.with("one", never_ends.of(800)).with("large", never_ends.of(800));
+  never_ends.with("huge", timed_out(never_ends.of(800)));
+  CHECK(never_ends.prediction().verdict == Verdict::kNotKnown);
+}
+
+TEST_CASE("values with which the program fails are none that it goes on with") {
+  OneRead index(Kind::kNumber);
+  index.with("one", index.of(800)).with("large", failed(index.of(800)));
+  index.with("huge", failed(index.of(800)));
+  CHECK(index.prediction().verdict == Verdict::kFits);
+  CHECK(contains(index.prediction().to_text(), "tried with 2 values"));
+  // Unless others already made other allocations: more may take more.
+  OneRead hidden(Kind::kNumber);
+  Run other = hidden.of(800);
+  ++other.processes[0].devices[0].allocations;
+  hidden.with("one", hidden.of(800)).with("large", other).with("huge", failed(hidden.of(800)));
+  CHECK(hidden.prediction().verdict == Verdict::kNotKnown);
+  // Or all fail.
+  OneRead all(Kind::kNumber);
+  for (const char* const value : {"one", "large", "huge"}) all.with(value, failed(all.of(800)));
+  CHECK(all.prediction().verdict == Verdict::kNotKnown);
+  // A check ends the program.
+  OneRead check(Kind::kBranch);
+  check.with("other", failed(check.of(800)));
+  CHECK(check.prediction().verdict == Verdict::kFits);
+  CHECK(contains(check.prediction().to_text(), "a condition; with another the program fails"));
+}
+
+TEST_CASE("a condition's other way gives the other end of the interval") {
+  OneRead more(Kind::kBranch);
+  more.with("other", more.of(900));
+  CHECK(more.wanted().empty());
+  CHECK(more.prediction().verdict == Verdict::kFits);
+  CHECK(more.prediction().devices[0].process_peak.low == 700 * kMiB);
+  CHECK(more.prediction().devices[0].process_peak.high == 900 * kMiB);
+
+  OneRead less(Kind::kBranch);
+  less.with("other", less.of(500));
+  CHECK(less.wanted() == Words{"low:a=other"});
+  less.with("other", run(kLow, 400, {read_at("a", Kind::kBranch)}));
+  CHECK(less.wanted().empty());
+  CHECK(less.prediction().devices[0].process_peak.low == 400 * kMiB);
+  CHECK(less.prediction().devices[0].process_peak.high == 800 * kMiB);
+
+  OneRead too_much(Kind::kBranch);
+  too_much.with("other", without_memory(too_much.of(990)));
+  CHECK(too_much.prediction().verdict == Verdict::kNotKnown);
+}
+
+TEST_CASE("what does not fit with what is likely may fit otherwise") {
+  const std::vector<MeasuredRead> reads = {read_at("a", Kind::kBranch, 1)};
+  std::vector<Run> runs = {without_memory(run(kLow, 990, reads)),
+                           without_memory(run(kHigh, 990, reads))};
+  CHECK(predict("test", runs).verdict == Verdict::kDoesNotFit);
+  CHECK(words(assuming_runs("test", runs)) == Words{"low:a=other"});
+  std::vector<Run> neither = runs;
+  neither.push_back(assuming(without_memory(run(kLow, 990, reads)), "a", "other"));
+  CHECK(assuming_runs("test", neither).empty());
+  CHECK(predict("test", neither).verdict == Verdict::kDoesNotFit);
+  runs.push_back(assuming(run(kLow, 300, reads), "a", "other"));
+  CHECK(predict("test", runs).verdict == Verdict::kNotKnown);
+}
+
+TEST_CASE("many reads are tried at once, and one by one where something came of it") {
+  std::vector<MeasuredRead> reads;
+  for (const char* const site : {"a", "b", "c", "d"})
+    reads.push_back(read_at(site, Kind::kFraction, 1));
+  reads.push_back(read_at("e", Kind::kBranch));
+  std::vector<Run> runs = {run(kLow, 700, reads), run(kHigh, 800, reads)};
+  CHECK(words(assuming_runs("test", runs)) ==
+        Words{"numbers=small", "numbers=large", "numbers=huge", "e=other"});
+  const auto add = [&](const char* site, const char* value, int64_t peak) {
+    runs.push_back(assuming(run(kHigh, peak, reads), site, value));
+  };
+  add("numbers", "small", 800);
+  add("numbers", "large", 800);
+  add("e", "other", 800);
+  SUBCASE("they allocate alike") {
+    add("numbers", "huge", 800);
+    CHECK(assuming_runs("test", runs).empty());
+    CHECK(predict("test", runs).verdict == Verdict::kFits);
+  }
+  SUBCASE("they do not") {
+    add("numbers", "huge", 900);
+    CHECK(predict("test", runs).verdict == Verdict::kNotKnown);
+    CHECK(assuming_runs("test", runs).size() == 12);
+    for (const char* const site : {"a", "b", "c", "d"}) {
+      for (const char* const value : {"small", "large", "huge"})
+        add(site, value, std::string(site) + value == "chuge" ? 900 : 800);
+    }
+    CHECK(assuming_runs("test", runs).empty());
+    const Prediction prediction = predict("test", runs);
+    CHECK(prediction.verdict == Verdict::kNotKnown);
+    CHECK(contains(prediction.sentence(), "c.py:12"));
+  }
+}
+
+TEST_CASE("what the user has said of whole numbers is not tried") {
+  const std::vector<MeasuredRead> reads = {read_at("a", Kind::kNumber)};
+  const std::vector<Run> runs = {run(kLow, 700, reads), run(kHigh, 800, reads)};
+  CHECK(assuming_runs("h100,numbers=one", runs).empty());
+  MeasuredRead said = read_at("", Kind::kSaid, 5);
+  said.has_upper_bound = true;
+  const std::vector<Run> known = {run(kLow, 700, {said}), run(kHigh, 800, {said})};
+  CHECK(assuming_runs("h100", known).empty());
+  CHECK(predict("h100", known).verdict == Verdict::kFits);
+  CHECK(contains(predict("h100", known).to_json(), "\"kind\":\"said\""));
+}
+
+}  // namespace
+}  // namespace memledger::prediction

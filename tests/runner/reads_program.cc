@@ -1,0 +1,125 @@
+// Programs that read what only the device has, for dry_run_reads_test.sh:
+//
+//   reads_program MODE [STEPS]
+//
+// A value that they read decides what they allocate, unless MODE says that it does not.
+#include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace {
+
+at::TensorOptions on_cuda(at::ScalarType type = at::kFloat) {
+  return at::TensorOptions(at::kCUDA).dtype(type);
+}
+
+// Too large to be known.
+at::Tensor random(int64_t count) { return at::randn({count}, on_cuda()); }
+
+at::Tensor gibibytes(int64_t count) { return at::empty({count << 30}, on_cuda(at::kByte)); }
+
+// Trains; `is_good` decides whether a loss is stepped with. The first step takes 8 GiB for good.
+void train(int steps, const std::function<bool(const at::Tensor& loss)>& is_good) {
+  torch::nn::Linear net(1024, 1024);
+  net->to(at::kCUDA);
+  torch::optim::Adam adam(net->parameters());
+  at::Tensor held;
+  for (int i = 0; i < steps; ++i) {
+    adam.zero_grad();
+    const at::Tensor loss = net->forward(at::ones({256, 1024}, on_cuda())).square().mean();
+    if (!is_good(loss)) continue;
+    loss.backward();
+    adam.step();
+    if (!held.defined()) held = gibibytes(8);
+  }
+}
+
+void is_finite(int steps) {
+  train(steps, [](const at::Tensor& loss) { return at::isfinite(loss).item<bool>(); });
+}
+
+void is_no_nan(int steps) {
+  train(steps, [](const at::Tensor& loss) { return !at::isnan(loss).any().item<bool>(); });
+}
+
+// As a scaler of gradients does.
+void scaler(int steps) {
+  train(steps, [](const at::Tensor& loss) {
+    const at::Tensor gradient = loss.detach().expand({64, 64}).contiguous();
+    const at::Tensor scale = at::ones({}, on_cuda());
+    at::Tensor found = at::zeros({}, on_cuda());
+    at::_amp_foreach_non_finite_check_and_unscale_({gradient}, found, scale);
+    return found.to(at::kFloat).item<float>() == 0;
+  });
+}
+
+void prints(int steps) {
+  train(steps, [](const at::Tensor& loss) {
+    std::printf("loss %f\n", loss.item<float>());
+    return true;
+  });
+}
+
+void truth(int) {
+  if ((random(200'000) > 0).any().item<bool>()) gibibytes(8);
+}
+void fraction(int) { gibibytes(std::lround(random(200'000).mean().item<float>() * 8)); }
+// `max` is padded to a least bucket.
+void bucket(int) {
+  const at::Tensor x = at::randint(1'000'000, {200'000}, on_cuda(at::kLong));
+  at::empty({std::max<int64_t>(x.max().item<int64_t>(), 1024) * 10'000}, on_cuda(at::kByte));
+}
+void bounded(int) {
+  const int64_t count = at::randint(100, {200'000}, on_cuda(at::kLong)).max().item<int64_t>();
+  gibibytes(std::min<int64_t>(count, 8));
+}
+// A mask goes to the host, and what it keeps comes back.
+void host_mask(int) {
+  const at::Tensor rows = at::ones({1 << 20});
+  const at::Tensor keep = (random(1 << 20) > 0.4).cpu();
+  at::empty({rows.index({keep}).size(0) << 13}, on_cuda(at::kByte));
+}
+void host_fractions(int) {
+  const at::Tensor count = (random(1 << 20).cpu() > 0.4).sum();
+  at::empty({count.item<int64_t>() << 13}, on_cuda(at::kByte));
+}
+// Ends for no program that is told a large number.
+void endless(int) {
+  const int64_t count = at::randint(9, {200'000}, on_cuda(at::kLong)).max().item<int64_t>();
+  for (int64_t i = 0; i < count; ++i) {
+    const volatile double work = std::sqrt(static_cast<double>(i));
+    static_cast<void>(work);
+  }
+}
+// An index of the host's, which a large number is none of.
+void index(int) {
+  const std::vector<int> table(8);
+  static_cast<void>(table.at(
+      static_cast<size_t>(at::randint(8, {200'000}, on_cuda(at::kLong)).max().item<int64_t>())));
+}
+
+const std::map<std::string, void (*)(int)> kModes = {
+    {"is_finite", &is_finite}, {"is_no_nan", &is_no_nan},
+    {"scaler", &scaler},       {"prints", &prints},
+    {"truth", &truth},         {"fraction", &fraction},
+    {"bucket", &bucket},       {"bounded", &bounded},
+    {"host_mask", &host_mask}, {"host_fractions", &host_fractions},
+    {"endless", &endless},     {"index", &index},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return EXIT_FAILURE;
+  kModes.at(argv[1])(argc > 2 ? std::atoi(argv[2]) : 50);
+}

@@ -1,0 +1,162 @@
+#include "virtual_gpu/values/reach.h"
+
+#include <pthread.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace memledger::virtual_gpu {
+namespace {
+
+constexpr size_t kMaxArguments = 256;
+constexpr size_t kMaxArgumentBytes = 32764;  // of all arguments of a kernel
+constexpr size_t kMaxBytesInHeap = 1024;     // of one, such as an array of CuPy's
+constexpr size_t kWord = sizeof(uintptr_t);
+
+using Range = std::pair<uintptr_t, uintptr_t>;
+
+uintptr_t find_end_of_stack() {
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return 0;
+  void* begin = nullptr;
+  size_t bytes = 0;
+  const bool is_known = pthread_attr_getstack(&attributes, &begin, &bytes) == 0;
+  pthread_attr_destroy(&attributes);
+  return is_known ? reinterpret_cast<uintptr_t>(begin) + bytes : 0;
+}
+
+// What the calling thread's stack holds now; empty where it is not known.
+Range own_stack() {
+  thread_local const uintptr_t end = find_end_of_stack();
+  return {reinterpret_cast<uintptr_t>(__builtin_frame_address(0)), end};
+}
+
+bool is_inside(uintptr_t address, const Range& range) {
+  return address >= range.first && address + kWord <= range.second;
+}
+
+// Returns how much of it can be read; nothing where that cannot be told.
+std::optional<size_t> read_anywhere(uintptr_t address, void* to, size_t bytes) {
+  const iovec local = {to, bytes};
+  const iovec remote = {reinterpret_cast<void*>(address), bytes};
+  const ssize_t read = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
+  if (read >= 0) return static_cast<size_t>(read);
+  if (errno != EFAULT) return {};
+  return 0;
+}
+
+uintptr_t word_at(uintptr_t address) {
+  uintptr_t word = 0;
+  std::memcpy(&word, reinterpret_cast<const void*>(address), kWord);
+  return word;
+}
+
+void visit_words(uintptr_t begin, uintptr_t end, const std::function<void(uintptr_t)>& visit) {
+  constexpr uintptr_t kLeast = 1 << 16, kMost = uintptr_t{1} << 47;  // of a process's addresses
+  for (uintptr_t at = begin; at + kWord <= end; at += kWord) {
+    if (const uintptr_t word = word_at(at); word >= kLeast && word < kMost) visit(word);
+  }
+}
+
+// Parts of the stack, each once.
+void visit_parts(std::vector<Range> parts, const std::function<void(uintptr_t)>& visit) {
+  std::sort(parts.begin(), parts.end());
+  uintptr_t done = 0;
+  for (const Range& part : parts) {
+    visit_words(std::max(part.first, done), part.second, visit);
+    done = std::max(done, part.second);
+  }
+}
+
+}  // namespace
+
+bool for_each_argument_word(const memledger_virtual_gpu_work& work,
+                            const std::function<void(uintptr_t word)>& visit) {
+  if (work.argument_bytes != nullptr) {
+    const auto begin = reinterpret_cast<uintptr_t>(work.argument_bytes);
+    visit_words(begin, begin + work.argument_byte_count, visit);
+    return true;
+  }
+  if (work.arguments == nullptr) return false;
+  const Range stack = own_stack();
+  std::vector<Range> parts;
+  std::array<unsigned char, kMaxBytesInHeap> bytes;
+  auto entry = reinterpret_cast<uintptr_t>(work.arguments);
+  for (size_t i = 0; i < kMaxArguments; ++i, entry += kWord) {
+    uintptr_t argument = 0;
+    if (is_inside(entry, stack)) {
+      argument = word_at(entry);
+    } else {
+      const std::optional<size_t> read = read_anywhere(entry, &argument, kWord);
+      if (!read) return false;
+      if (*read != kWord) break;
+    }
+    const uintptr_t begin = argument / kWord * kWord;
+    if (is_inside(begin, stack)) {
+      parts.emplace_back(begin, std::min(begin + kMaxArgumentBytes, stack.second));
+      continue;
+    }
+    // Behind the last argument is something else: compiled code has all of them on its stack.
+    if (!parts.empty()) break;
+    const std::optional<size_t> read = read_anywhere(begin, bytes.data(), bytes.size());
+    if (!read) return false;
+    if (*read < kWord) break;
+    const auto copy = reinterpret_cast<uintptr_t>(bytes.data());
+    visit_words(copy, copy + *read, visit);
+  }
+  visit_parts(std::move(parts), visit);
+  return true;
+}
+
+WrittenHostMemory& WrittenHostMemory::get() {
+  static auto* const memory = new WrittenHostMemory;  // never destroyed: others may outlive it
+  return *memory;
+}
+
+// The first range that ends behind it.
+std::map<uintptr_t, uintptr_t>::iterator WrittenHostMemory::first_overlap(uintptr_t begin) {
+  const auto next = ranges_.upper_bound(begin);
+  if (next == ranges_.begin()) return next;
+  return std::prev(next)->second > begin ? std::prev(next) : next;
+}
+
+void WrittenHostMemory::add(uintptr_t begin, size_t bytes) {
+  const std::lock_guard<ForkSafeMutex> lock(mutex_);
+  uintptr_t end = begin + bytes;
+  for (auto range = first_overlap(begin); range != ranges_.end() && range->first < end;) {
+    begin = std::min(begin, range->first);
+    end = std::max(end, range->second);
+    range = ranges_.erase(range);
+  }
+  ranges_[begin] = end;
+  count_.store(ranges_.size(), std::memory_order_relaxed);
+}
+
+void WrittenHostMemory::remove(uintptr_t begin, size_t bytes) {
+  const std::lock_guard<ForkSafeMutex> lock(mutex_);
+  const uintptr_t end = begin + bytes;
+  for (auto range = first_overlap(begin); range != ranges_.end() && range->first < end;) {
+    const auto [from, to] = *range;
+    range = ranges_.erase(range);
+    if (from < begin) ranges_[from] = begin;
+    if (to > end) range = ranges_.emplace(end, to).first;
+  }
+  count_.store(ranges_.size(), std::memory_order_relaxed);
+}
+
+bool WrittenHostMemory::overlaps(uintptr_t begin, size_t bytes) {
+  const std::lock_guard<ForkSafeMutex> lock(mutex_);
+  const auto range = first_overlap(begin);
+  return range != ranges_.end() && range->first < begin + bytes;
+}
+
+}  // namespace memledger::virtual_gpu

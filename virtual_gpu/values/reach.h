@@ -1,0 +1,39 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+
+#include "registry/core/fork_safe_mutex.h"
+#include "virtual_gpu/known_values.h"
+
+namespace memledger::virtual_gpu {
+
+// Calls `visit` with each word among a kernel's arguments that may be an address: with all that are
+// some, and with others, as a launch tells neither how many arguments there are nor how long each
+// is. Returns false where it tells nothing of them. Takes some microseconds.
+bool for_each_argument_word(const memledger_virtual_gpu_work& work,
+                            const std::function<void(uintptr_t word)>& visit);
+
+// Host memory that a kernel of others may have written to: what is there is not known. Thread-safe.
+class WrittenHostMemory {
+ public:
+  static WrittenHostMemory& get();
+
+  bool is_empty() const { return count_.load(std::memory_order_relaxed) == 0; }
+  void add(uintptr_t begin, size_t bytes);
+  // The host has written there since.
+  void remove(uintptr_t begin, size_t bytes);
+  bool overlaps(uintptr_t begin, size_t bytes);
+
+ private:
+  std::map<uintptr_t, uintptr_t>::iterator first_overlap(uintptr_t begin);
+
+  ForkSafeMutex mutex_;
+  std::map<uintptr_t, uintptr_t> ranges_;  // their ends by where they begin; none overlaps another
+  std::atomic<size_t> count_{0};
+};
+
+}  // namespace memledger::virtual_gpu
