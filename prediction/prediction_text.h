@@ -7,6 +7,7 @@ namespace memledger::prediction {
 struct Prediction;
 
 std::string sentence_of(const Prediction& prediction);
+std::string headline_of(const Prediction& prediction);
 
 // Returns a place without the parameters of its function, which would fill the line:
 // `train.cc:12 Net::forward` of `train.cc:12 Net::forward(at::Tensor const&)`.

@@ -50,7 +50,8 @@ Json json(const Run& run) {
           {"numbers_are_one", run.numbers_are_one},
           {"varies_sizes", run.varies_sizes},
           {"held_back_bytes", run.held_back_bytes},
-          {"until_exit", run.until_exit},
+          {"goes_on", run.goes_on},
+          {"as_far", run.as_far},
           {"status", run.program.status},
           {"timed_out", run.program.timed_out},
           {"timeout_s", run.program.timeout_s},
@@ -70,7 +71,8 @@ absl::StatusOr<Run> run_of(const Json& json) {
   run.numbers_are_one = json.at("numbers_are_one");
   run.varies_sizes = json.at("varies_sizes");
   run.held_back_bytes = json.at("held_back_bytes");
-  run.until_exit = json.at("until_exit");
+  run.goes_on = json.at("goes_on");
+  run.as_far = json.at("as_far");
   run.program.status = json.at("status");
   run.program.timed_out = json.at("timed_out");
   run.program.timeout_s = json.at("timeout_s");

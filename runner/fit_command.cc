@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -14,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "prediction/fit_report.h"
 #include "prediction/prediction.h"
+#include "runner/allocator_setting.h"
 #include "runner/dry_run.h"
 #include "runner/dry_run_messages.h"
 #include "runner/locations.h"
@@ -67,12 +71,14 @@ class Session {
  public:
   explicit Session(const FitOptions& options) : options_(options), runner_(runner_options()) {}
 
-  absl::StatusOr<Prediction> predict(int64_t value, bool wants_peaks) {
+  // `goes_on`: one run does, once it has shown its peak.
+  absl::StatusOr<Prediction> predict(int64_t value, bool wants_peaks, bool goes_on) {
     line_.set_title(absl::StrCat(
         kCommand, ": ",
         printable(prediction::with_value(arguments_with_value(options_).front(), value))));
     DryRunRequest request = this->request(value);
     request.verdict_only = !wants_peaks;
+    request.goes_on = goes_on;
     auto predictions = make({std::move(request)});
     if (!predictions.ok()) return predictions.status();
     return std::move(predictions->front());
@@ -84,8 +90,14 @@ class Session {
                                                                        Prediction& prediction) {
     std::vector<prediction::MeasuredRemedy> remedies;
     std::vector<DryRunRequest> requests;
+    const std::vector<std::string> of_allocator =
+        prediction::settings_worth_trying(prediction, callers_allocator_setting());
+    const auto may_help = [&](const Remedy& remedy) {
+      return !remedy.is_of_allocator || std::find(of_allocator.begin(), of_allocator.end(),
+                                                  remedy.setting) != of_allocator.end();
+    };
     for (const Remedy& remedy : kRemedies) {
-      if (is_set_already(remedy)) continue;
+      if (is_set_already(remedy) || !may_help(remedy)) continue;
       DryRunRequest request = this->request(value);
       if (remedy.is_of_allocator) {
         request.allocator_setting = remedy.setting;
@@ -154,41 +166,94 @@ struct Found {
   TouchedFiles files;
 };
 
-absl::StatusOr<Found> find(const FitOptions& options) {
-  Session session(options);
-  FitSearch search(options.bounds);
-  Found found;
-  std::vector<Prediction> predictions;
-  while (const std::optional<int64_t> value = search.next()) {
-    auto prediction = session.predict(*value, search.wants_peaks(*value));
-    if (!prediction.ok()) return prediction.status();
-    search.note(prediction::fit_point(*value, *prediction));
-    if (!prediction->reason.empty()) found.failed = prediction->program;
-    predictions.push_back(*std::move(prediction));
+// Tries values until both sides are known, or the time is over.
+class Search {
+ public:
+  explicit Search(const FitOptions& options)
+      : options_(options), session_(options), search_(options.bounds) {}
+
+  absl::StatusOr<Found> find() {
+    if (const absl::Status status = try_values(); !status.ok()) return status;
+    if (const absl::Status status = see_what_comes_later(); !status.ok()) return status;
+    Found found;
+    if (const absl::Status status = report(found.report); !status.ok()) return status;
+    found.failed = failed_;
+    found.files = session_.files();
+    return found;
   }
-  FitReport& report = found.report;
-  report.gpu = options.gpu;
-  report.arguments = arguments_with_value(options);
-  report.bounds = options.bounds;
-  report.tried = search.tried();
-  report.outcome = search.outcome();
-  for (size_t i = 0; i < report.tried.size(); ++i) {
-    prediction::FitPoint& point = report.tried[i];
-    if (report.outcome.end == prediction::FitEnd::kProgramFailed ||
-        point.value != report.outcome.next || !point.peaks)
-      continue;
-    auto remedies = session.try_remedies(point.value, predictions[i]);
-    if (!remedies.ok()) return remedies.status();
-    report.measured = *std::move(remedies);
-    point = prediction::fit_point(point.value, predictions[i]);
-    report.remedied = point;
-    if (predictions[i].peak)
-      report.estimated = prediction::estimated_remedies(*predictions[i].peak);
+
+ private:
+  absl::Status try_values() {
+    while (const std::optional<int64_t> value = search_.next()) {
+      if (!predictions_.empty() && seconds() >= options_.within_s) {
+        ended_after_s_ = seconds();
+        break;
+      }
+      auto prediction = session_.predict(*value, search_.wants_peaks(*value), goes_on_);
+      if (!prediction.ok()) return prediction.status();
+      if (!prediction->reason.empty()) failed_ = prediction->program;
+      search_.note(prediction::fit_point(*value, *prediction));
+      predictions_[*value] = *std::move(prediction);
+    }
+    return absl::OkStatus();
   }
-  report.runs = session.runs();
-  found.files = session.files();
-  return found;
-}
+
+  // An evaluation that comes after the steps that were seen may take more. The largest value tells,
+  // with a run that goes on; where it does not fit, the search goes on with such runs.
+  absl::Status see_what_comes_later() {
+    while (!options_.until_exit) {
+      const std::optional<int64_t> largest = search_.outcome().largest;
+      if (!largest || has_gone_on_.count(*largest) > 0 ||
+          predictions_[*largest].ended != prediction::Ended::kAfterStep)
+        break;
+      goes_on_ = true;
+      auto prediction = session_.predict(*largest, /*wants_peaks=*/true, goes_on_);
+      if (!prediction.ok()) return prediction.status();
+      has_gone_on_.insert(*largest);
+      search_.replace(prediction::fit_point(*largest, *prediction));
+      predictions_[*largest] = *std::move(prediction);
+      if (const absl::Status status = try_values(); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status report(FitReport& report) {
+    report.gpu = options_.gpu;
+    report.arguments = arguments_with_value(options_);
+    report.bounds = options_.bounds;
+    report.tried = search_.tried();
+    report.outcome = search_.outcome();
+    report.seconds = ended_after_s_;
+    for (prediction::FitPoint& point : report.tried) {
+      if (report.outcome.end == prediction::FitEnd::kProgramFailed ||
+          point.value != report.outcome.next || !point.peaks)
+        continue;
+      Prediction& prediction = predictions_[point.value];
+      auto remedies = session_.try_remedies(point.value, prediction);
+      if (!remedies.ok()) return remedies.status();
+      report.measured = *std::move(remedies);
+      point = prediction::fit_point(point.value, prediction);
+      report.remedied = point;
+      if (prediction.peak) report.estimated = prediction::estimated_remedies(*prediction.peak);
+    }
+    report.runs = session_.runs();
+    return absl::OkStatus();
+  }
+
+  int64_t seconds() const {
+    return (std::chrono::steady_clock::now() - began_) / std::chrono::seconds(1);
+  }
+
+  const FitOptions& options_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  Session session_;
+  FitSearch search_;
+  bool goes_on_ = false;
+  std::map<int64_t, Prediction> predictions_;  // by value
+  std::set<int64_t> has_gone_on_;
+  prediction::ProgramEnd failed_;
+  int64_t ended_after_s_ = 0;
+};
 
 absl::Status write(const FitOptions& options, const FitReport& report) {
   if (!options.svg_file.empty()) {
@@ -237,7 +302,7 @@ int fit_command(const FitOptions& options) {
     return kCannotRun;
   }
   note_signals(&note_signal);
-  const auto found = find(options);
+  const auto found = Search(options).find();
   if (caught_signal != 0) return 128 + caught_signal;
   if (!found.ok()) {
     tell({"memledger fit: ", std::string(found.status().message())});

@@ -90,7 +90,7 @@ TEST_CASE("the peaks of a convolutional network's step hold LibTorch's own") {
   // On another kind of device.
   const TestVerdict verdict = fits_on("t4", step);
   CHECK_MESSAGE(verdict, verdict);
-  CHECK(verdict.message() == "t4: fits");
+  CHECK(verdict.message() == "t4: fits through run 2 of the step; no evaluation was seen");
 }
 
 TEST_CASE("the peaks of an MLP's step are LibTorch's own, and nothing happens here") {
@@ -105,7 +105,9 @@ TEST_CASE("the peaks of an MLP's step are LibTorch's own, and nothing happens he
   CHECK(after.allocation[0].allocated == before.allocation[0].allocated);
   CHECK(after.allocated_bytes[0].peak == before.allocated_bytes[0].peak);
   CHECK(prediction->verdict == Verdict::kFits);
-  CHECK(prediction->sentence() == "fits");
+  CHECK(prediction->sentence().rfind("fits through run ", 0) == 0);
+  CHECK_FALSE(prediction->whole_run);
+  CHECK_FALSE(prediction->saw_evaluation);
   REQUIRE(prediction->devices.size() == 1);
   const DevicePrediction& device = prediction->devices.front();
   const Peaks truth = run_here(step);
