@@ -379,7 +379,8 @@ Command declare_dry_run(DryRunWords& words) {
       "Runs a program on virtual GPUs and tells whether it fits, and between which figures its\n"
       "memory lies. Kernels do not run, so values are zeros. What the program writes is "
       "discarded;\n"
-      "its input is empty and its output hidden.";
+      "its input is empty and its output hidden. One run goes on for as long as all have taken,\n"
+      "at most 30 s, to see what comes later, such as an evaluation.";
   command.options = {
       {"--gpu,--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &options.gpus,
        "The GPUs of the machine, as `memledger gpus` lists them. May be\n"
