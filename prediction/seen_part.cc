@@ -65,9 +65,8 @@ void add_stage(const std::vector<Run>& runs, Stage stage, DevicePrediction& devi
 void note_seen_part(const std::vector<Run>& runs, const std::vector<Run>& with_peaks,
                     Prediction& prediction) {
   prediction.whole_run = std::any_of(runs.begin(), runs.end(), &is_whole);
-  prediction.saw_evaluation = std::any_of(runs.begin(), runs.end(), [](const Run& run) {
-    return has_stage(run, Stage::kEvaluation);
-  });
+  prediction.saw_evaluation = std::any_of(
+      runs.begin(), runs.end(), [](const Run& run) { return has_stage(run, Stage::kEvaluation); });
   for (const Run& run : runs) {
     for (const Measurement& process : run.processes)
       prediction.calls = std::max(prediction.calls, process.calls);

@@ -88,17 +88,11 @@ class Session {
   // them.
   absl::StatusOr<std::vector<prediction::MeasuredRemedy>> try_remedies(int64_t value,
                                                                        Prediction& prediction) {
-    std::vector<prediction::MeasuredRemedy> remedies;
     std::vector<DryRunRequest> requests;
-    const std::vector<std::string> of_allocator =
-        prediction::settings_worth_trying(prediction, callers_allocator_setting());
-    const auto may_help = [&](const Remedy& remedy) {
-      return !remedy.is_of_allocator || std::find(of_allocator.begin(), of_allocator.end(),
-                                                  remedy.setting) != of_allocator.end();
-    };
-    for (const Remedy& remedy : kRemedies) {
-      if (is_set_already(remedy) || !may_help(remedy)) continue;
+    std::vector<prediction::MeasuredRemedy> remedies;
+    for (const Remedy& remedy : remedies_for(prediction)) {
       DryRunRequest request = this->request(value);
+      request.verdict_only = true;
       if (remedy.is_of_allocator) {
         request.allocator_setting = remedy.setting;
       } else {
@@ -109,16 +103,25 @@ class Session {
       result.setting = absl::StrCat(remedy.variable, "=", remedy.setting);
       remedies.push_back(std::move(result));
     }
-    const bool lacks_peaks = prediction::fit_point(value, prediction).may_be_cut();
-    if (lacks_peaks) requests.push_back(request(value));
     line_.set_title(absl::StrCat(kCommand, ": other settings"));
-    auto predictions = make(requests);
-    if (!predictions.ok()) return predictions.status();
+    auto verdicts = make(requests);
+    if (!verdicts.ok()) return verdicts.status();
+    // What it takes without a limit is worth runs only where the setting helps.
+    std::vector<DryRunRequest> wanted;
+    std::vector<prediction::MeasuredRemedy*> whose;
     for (size_t i = 0; i < remedies.size(); ++i) {
-      prediction::FitPoint point = prediction::fit_point(value, (*predictions)[i]);
-      remedies[i].verdict = point.verdict;
-      remedies[i].peaks = point.peaks;
+      remedies[i].verdict = (*verdicts)[i].verdict;
+      if (remedies[i].verdict != prediction::Verdict::kFits) continue;
+      requests[i].verdict_only = false;
+      wanted.push_back(std::move(requests[i]));
+      whose.push_back(&remedies[i]);
     }
+    const bool lacks_peaks = prediction::fit_point(value, prediction).may_be_cut();
+    if (lacks_peaks) wanted.push_back(request(value));
+    auto predictions = make(wanted);
+    if (!predictions.ok()) return predictions.status();
+    for (size_t i = 0; i < whose.size(); ++i)
+      whose[i]->peaks = prediction::fit_point(value, (*predictions)[i]).peaks;
     if (lacks_peaks) prediction = std::move(predictions->back());
     return remedies;
   }
@@ -128,6 +131,20 @@ class Session {
   const TouchedFiles& files() const { return files_; }
 
  private:
+  // Those of the allocator only where they may change something.
+  static std::vector<Remedy> remedies_for(const Prediction& prediction) {
+    const std::vector<std::string> of_allocator =
+        prediction::settings_worth_trying(prediction, callers_allocator_setting());
+    std::vector<Remedy> remedies;
+    for (const Remedy& remedy : kRemedies) {
+      const bool may_help =
+          !remedy.is_of_allocator ||
+          std::find(of_allocator.begin(), of_allocator.end(), remedy.setting) != of_allocator.end();
+      if (may_help && !is_set_already(remedy)) remedies.push_back(remedy);
+    }
+    return remedies;
+  }
+
   DryRunnerOptions runner_options() {
     DryRunnerOptions options;
     options.until_exit = options_.until_exit;

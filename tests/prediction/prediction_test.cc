@@ -350,7 +350,7 @@ TEST_CASE("the largest stand in columns, by their names or their layers") {
   MeasuredPeak peak;
   peak.op = "aten::conv2d";
   peak.parts = {{"activations", 7 * kMiB, kMiB}, {"optimizer state", 3 * kMiB, 0}};
-  // Of more layers the largest are kept.
+  // The largest of more layers are kept.
   peak.by_layer = {
       {"my_net.user_embed", kMiB}, {"b", kMiB / 2}, {"d", kMiB}, {"e", 2 * kMiB}, {"f", kMiB / 4}};
   peak.without_layer_bytes = 5 * kMiB;
