@@ -26,6 +26,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   prediction/program_failure.cc
   prediction/recorded_call.cc
   prediction/run_files.cc
+  prediction/seen_part.cc
   prediction/writes.cc
   registry/activation.cc
   registry/allocation_failure.cc
@@ -186,6 +187,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   runner/inside/real_devices.cc
   runner/inside/run_report.cc
   runner/inside/settled_peak.cc
+  runner/inside/stage_recorder.cc
   runner/inside/thread_calls.cc
   runner/inside/thread_visits.cc
   runner/inside/trained_parameters.cc
@@ -246,6 +248,7 @@ set(MEMLEDGER_COMMAND_SOURCES
   prediction/prediction_text.cc
   prediction/program_failure.cc
   prediction/run_files.cc
+  prediction/seen_part.cc
   prediction/writes.cc
   registry/core/loaded_libraries.cc
   runner/allocator_setting.cc

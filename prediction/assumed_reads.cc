@@ -89,12 +89,16 @@ bool is_of_same_end(const Run& a, const Run& b) {
   return a.end == b.end && a.addresses == b.addresses && a.is_limited == b.is_limited;
 }
 
-// The run without its assumptions; nullptr where there is none.
+// The run without its assumptions, of several the one that ended as early; nullptr where there is
+// none.
 const Run* base_of(const Run& assuming, const std::vector<Run>& runs) {
-  const auto base = std::find_if(runs.begin(), runs.end(), [&](const Run& run) {
-    return is_of_same_end(run, assuming) && !run.varies_sizes;
-  });
-  return base == runs.end() ? nullptr : &*base;
+  const Run* base = nullptr;
+  for (const Run& run : runs) {
+    if (!is_of_same_end(run, assuming) || run.varies_sizes) continue;
+    if (!run.goes_on && !run.as_far) return &run;
+    if (base == nullptr) base = &run;
+  }
+  return base;
 }
 
 // The same with another end.

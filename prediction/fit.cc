@@ -23,6 +23,8 @@ constexpr double kFallsBy = 0.01;
 constexpr double kBent = 0.05;
 // The next step from a side of the bracket is so many times the one before, which was too small.
 constexpr int64_t kFasterBy = 4;
+// So many values have to halve what is left between two values.
+constexpr size_t kPatience = 3;
 // What is left of an uncertainty that a value has lessened enough.
 constexpr double kMuchLess = 0.75;
 // Below this share of the memory it is no better than the noise of peaks.
@@ -251,7 +253,7 @@ bool FitSearch::is_unused() const {
 
 bool FitSearch::has_ended() const {
   if (tried_.empty()) return false;
-  if (tried_.size() >= kMostFitValues || failed() != nullptr || is_unused()) return true;
+  if (failed() != nullptr || is_unused()) return true;
   const Bracket bracket = this->bracket();
   if (bracket.fits >= upper_bound()) return true;
   return bracket.above && *bracket.above <= bracket.fits + 1;
@@ -259,15 +261,22 @@ bool FitSearch::has_ended() const {
 
 std::optional<int64_t> FitSearch::next() const {
   if (has_ended()) return std::nullopt;
-  const int64_t guess = guess_next();
   const Bracket bracket = this->bracket();
-  if (!bracket.above) return guess;
-  // Estimates may creep along one side. Where halving would end the search with the values that are
-  // left, it still does after this one.
-  const int64_t reach = int64_t{1} << (static_cast<size_t>(kMostFitValues) - tried_.size() - 1);
-  if (*bracket.above - bracket.fits > 2 * reach) return guess;
-  return std::clamp(guess, std::max(*bracket.above - reach, bracket.fits + 1),
-                    std::min(bracket.fits + reach, *bracket.above - 1));
+  // Estimates may creep along one side.
+  const size_t count = widths_.size();
+  const bool creeps = count > kPatience && 2 * widths_[count - 1] > widths_[count - 1 - kPatience];
+  if (bracket.above && creeps) return bracket.fits + (*bracket.above - bracket.fits) / 2;
+  return guess_next();
+}
+
+int64_t FitSearch::second_largest_that_fits() const {
+  int64_t largest = bounds_.from - 1, second = largest;
+  for (const FitPoint& point : tried_) {
+    if (point.verdict != Verdict::kFits) continue;
+    second = std::max(second, std::min(largest, point.value));
+    largest = std::max(largest, point.value);
+  }
+  return second;
 }
 
 int64_t FitSearch::guess_next() const {
@@ -281,8 +290,11 @@ int64_t FitSearch::guess_next() const {
       return bracket.fits > upper_bound() / factor ? upper_bound() : bracket.fits * factor;
     };
     const int64_t growth = knows_slope(tried_) ? kMostGrowthOnSlope : kMostGrowth;
-    return clamped(estimate, tried_.size() == 1 ? times(kLeastGrowth) : bracket.fits + 1,
-                   times(growth));
+    int64_t least = tried_.size() == 1 ? times(kLeastGrowth) : bracket.fits + 1;
+    // What fits beyond all estimates goes on in growing steps.
+    if (tried_.size() > 1 && estimate < static_cast<double>(bracket.fits))
+      least = bracket.fits + 2 * std::max<int64_t>(1, bracket.fits - second_largest_that_fits());
+    return clamped(estimate, std::min(least, upper_bound()), times(growth));
   }
   const int64_t middle = bracket.fits + (*bracket.above - bracket.fits) / 2;
   if (estimate >= static_cast<double>(*bracket.above)) return middle;
@@ -307,6 +319,15 @@ void FitSearch::note(FitPoint point) {
   tried_.push_back(std::move(point));
   const Bracket bracket = this->bracket();
   if (bracket.above) widths_.push_back(*bracket.above - bracket.fits);
+}
+
+void FitSearch::replace(FitPoint point) {
+  const auto known = std::find_if(tried_.begin(), tried_.end(), [&](const FitPoint& other) {
+    return other.value == point.value;
+  });
+  if (known == tried_.end()) return note(std::move(point));
+  if (known->verdict != point.verdict) widths_.clear();
+  *known = std::move(point);
 }
 
 FitOutcome FitSearch::outcome() const {

@@ -17,8 +17,6 @@
 
 namespace memledger::prediction {
 
-// The most values that a search tries.
-inline constexpr int kMostFitValues = 12;
 // Where no upper bound is named: many programs read their arguments as int.
 inline constexpr int64_t kLargestFitValue = 2147483647;
 
@@ -56,7 +54,7 @@ enum class FitEnd : uint8_t {
   kNoneFits,  // not even the first value
   kProgramFailed,
   kValueUnused,  // the peak is the same with all values
-  kGaveUp,       // after kMostFitValues: some values between two were not tried
+  kGaveUp,       // the caller went on no longer: some values between two were not tried
 };
 
 struct FitOutcome {
@@ -73,13 +71,17 @@ class FitSearch {
  public:
   explicit FitSearch(const FitBounds& bounds) : bounds_(bounds) {}
 
-  // Returns the value to try next; nothing once the search has ended.
+  // Returns the value to try next; nothing once both sides are known. At most every third value
+  // that follows the first that does not fit halves what is left.
   std::optional<int64_t> next() const;
   // Returns whether the peaks of a value are wanted even if it does not fit. Where they are not,
   // those of such a value may end at the capacity.
   bool wants_peaks(int64_t value) const;
   // Takes what came of next().
   void note(FitPoint point);
+  // Takes what came of a value that was noted before, and is known better now. Where it does not
+  // fit after all, the search goes on below it.
+  void replace(FitPoint point);
 
   // In the order in which they were tried.
   const std::vector<FitPoint>& tried() const { return tried_; }
@@ -93,6 +95,7 @@ class FitSearch {
   };
   Bracket bracket() const;
   int64_t guess_next() const;
+  int64_t second_largest_that_fits() const;
   bool has_ended() const;
   bool is_unused() const;
   int64_t upper_bound() const { return bounds_.to.value_or(kLargestFitValue); }
@@ -100,7 +103,7 @@ class FitSearch {
 
   const FitBounds bounds_;
   std::vector<FitPoint> tried_;
-  std::vector<int64_t> widths_;  // of the bracket, after each value that left one
+  std::vector<int64_t> widths_;  // of the bracket, after each value that has left one
 };
 
 }  // namespace memledger::prediction

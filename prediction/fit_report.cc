@@ -89,6 +89,13 @@ std::optional<int64_t> freed_bytes(const FitReport& report, const MeasuredRemedy
   return report.remedied->peaks->process.high - remedy.peaks->process.high;
 }
 
+// `, through step 20; no evaluation was seen`: what is not known of a value that fits.
+std::string extent_of(const FitPoint* point) {
+  constexpr std::string_view kFits = "fits ";
+  if (point == nullptr || point->sentence.substr(0, kFits.size()) != kFits) return "";
+  return ", " + point->sentence.substr(kFits.size());
+}
+
 Json json(const Interval& interval) { return {{"low", interval.low}, {"high", interval.high}}; }
 
 Json json(const FitPoint& point) {
@@ -106,6 +113,7 @@ Json json(const FitPoint& point) {
 Json remedies_json(const FitReport& report) {
   Json rows = Json::array();
   for (const MeasuredRemedy& remedy : report.measured) {
+    if (!helps(report, remedy)) continue;
     rows.push_back({{"source", "measured"},
                     {"change", remedy.setting},
                     {"value", report.remedied->value},
@@ -176,18 +184,23 @@ std::string picture(const FitReport& report, size_t width) {
   return text;
 }
 
+// Where it fits and frees nothing, its cache falls into other pieces.
 std::string remedy_line(const std::optional<int64_t>& freed, const std::string& how) {
-  const std::string bytes = !freed ? "?" : *freed < 0 ? "-" + words(-*freed) : words(*freed);
-  return fmt::format("  {:>10}  {}\n", bytes, how);
+  return fmt::format("  {:>10}  {}\n", freed && *freed > 0 ? words(*freed) : "", how);
 }
 
 std::string remedies_text(const FitReport& report) {
   if (!report.remedied) return "";
   const std::string argument = printable(report.argument(report.remedied->value));
   std::string text;
-  if (!report.measured.empty())
+  const auto is_shown = [&](const MeasuredRemedy& remedy) { return helps(report, remedy); };
+  if (std::any_of(report.measured.begin(), report.measured.end(), is_shown)) {
     text += fmt::format("\nWhat would free memory with {}, measured:\n", argument);
+  } else if (!report.measured.empty()) {
+    text += fmt::format("\nOther settings of LibTorch and cuBLAS do not help with {}.\n", argument);
+  }
   for (const MeasuredRemedy& remedy : report.measured) {
+    if (!is_shown(remedy)) continue;
     text += remedy_line(freed_bytes(report, remedy),
                         fmt::format("{}: {}", remedy.setting, to_string(remedy.verdict)));
   }
@@ -250,6 +263,10 @@ std::string with_value(const std::string& text, int64_t value) {
   return absl::StrReplaceAll(text, {{"{}", std::to_string(value)}});
 }
 
+bool helps(const FitReport& report, const MeasuredRemedy& remedy) {
+  return remedy.verdict == Verdict::kFits || freed_bytes(report, remedy).value_or(0) > 0;
+}
+
 std::vector<EstimatedRemedy> estimated_remedies(const MeasuredPeak& peak) {
   const int64_t weights = bytes_of(peak, "parameter"), gradients = bytes_of(peak, "gradient"),
                 state = bytes_of(peak, "optimizer_state");
@@ -275,6 +292,9 @@ std::vector<EstimatedRemedy> estimated_remedies(const MeasuredPeak& peak) {
     remedies.push_back(
         {"a checkpoint around " + layer, "all that it holds is kept for backward", bytes, true});
   }
+  remedies.erase(std::remove_if(remedies.begin(), remedies.end(),
+                                [](const EstimatedRemedy& remedy) { return remedy.bytes <= 0; }),
+                 remedies.end());
   std::stable_sort(remedies.begin(), remedies.end(),
                    [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   return remedies;
@@ -296,8 +316,10 @@ bool FitReport::do_fragments_decide() const {
 
 std::string FitReport::sentence() const {
   const FitPoint* const next = point_of(*this, outcome.next);
-  const std::string largest =
-      outcome.largest ? "the largest that fits is " + printable(argument(*outcome.largest)) : "";
+  const std::string largest = outcome.largest ? "the largest that fits is " +
+                                                    printable(argument(*outcome.largest)) +
+                                                    extent_of(point_of(*this, outcome.largest))
+                                              : "";
   switch (outcome.end) {
     case FitEnd::kFound:
       return largest + "; " + told(*this, next);
@@ -320,9 +342,10 @@ std::string FitReport::sentence() const {
   }
   return largest +
          (next == nullptr
-              ? fmt::format("; after {} values none was found that does not", tried.size())
-              : fmt::format(" of {} that were tried; {}; what lies between is not known",
-                            tried.size(), told(*this, next)));
+              ? fmt::format("; after {} s none was found that does not", seconds)
+              : fmt::format(" of {} that were tried in {} s; {}; what lies between is not known; "
+                            "--within=SECONDS gives it more",
+                            tried.size(), seconds, told(*this, next)));
 }
 
 std::string FitReport::to_json() const {

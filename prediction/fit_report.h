@@ -13,7 +13,8 @@
 
 namespace memledger::prediction {
 
-// What another setting gives, measured by runs with it.
+// What another setting gives, measured by runs with it. Peaks are those without a limit: a program
+// may fit with a setting that lets it take more, as LibTorch frees its cache where memory is short.
 struct MeasuredRemedy {
   std::string setting;  // PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
   Verdict verdict = Verdict::kNotKnown;
@@ -38,7 +39,8 @@ struct FitReport {
   std::optional<FitPoint> remedied;
   std::vector<MeasuredRemedy> measured;
   std::vector<EstimatedRemedy> estimated;
-  size_t runs = 0;  // of the program, all together
+  size_t runs = 0;      // of the program, all together
+  int64_t seconds = 0;  // after which the search was ended; 0: it came to its end
 
   // The first argument with the value in place of {}: `--batch=32`; of a long one the value alone.
   std::string argument(int64_t value) const;
@@ -56,8 +58,11 @@ struct FitReport {
   std::string to_svg() const;
 };
 
-// Returns what changes of the program would free of a peak; nothing where the roles of what was
-// alive then are not known.
+// Returns whether the remedy helps: the program fits with it, or takes less.
+bool helps(const FitReport& report, const MeasuredRemedy& remedy);
+
+// Returns what changes of the program would free of a peak, those that free something; nothing
+// where the roles of what was alive then are not known.
 std::vector<EstimatedRemedy> estimated_remedies(const MeasuredPeak& peak);
 
 // What a process takes with one value on the device: at most its capacity if it fits. Where it does

@@ -8,9 +8,12 @@ namespace memledger::prediction {
 // The variables that make a program measure itself (runner/inside/measure.cc). The folder gets one
 // file per process that used a GPU, PID.json, and what prediction/run_files.h reads.
 inline constexpr char kMeasureVariable[] = "MEMLEDGER_MEASURE";
-inline constexpr char kUntilVariable[] = "MEMLEDGER_MEASURE_UNTIL";  // step, any_step or exit
+// step, any_step, enough, exit or (measured_call.h) call.
+inline constexpr char kUntilVariable[] = "MEMLEDGER_MEASURE_UNTIL";
 // Ends as `step` does, but steps that differ do not have to come again: no two are alike.
 inline constexpr char kUntilAnyStep[] = "any_step";
+// Goes on where `step` ends, until a file of this name is in the folder.
+inline constexpr char kUntilEnough[] = "enough";
 
 // The same folder for a program that is not measured, but whose writes are held back.
 inline constexpr char kNotesVariable[] = "MEMLEDGER_NOTES";

@@ -44,10 +44,30 @@ MeasuredDevice device_of(const Json& json) {
   return device;
 }
 
+Json json(const MeasuredStage& stage) {
+  return {{"stage", to_string(stage.stage)},
+          {"device", stage.device},
+          {"allocated_peak_bytes", stage.allocated_peak},
+          {"process_peak_bytes", stage.process_peak}};
+}
+
+MeasuredStage stage_of(const Json& json) {
+  MeasuredStage result;
+  for (const Stage stage : {Stage::kTraining, Stage::kEvaluation}) {
+    if (json.at("stage") == to_string(stage)) result.stage = stage;
+  }
+  result.device = json.at("device");
+  result.allocated_peak = json.at("allocated_peak_bytes");
+  result.process_peak = json.at("process_peak_bytes");
+  return result;
+}
+
 Json json(const MeasuredRow& row) {
-  return {{"name", row.name},   {"bytes", row.bytes},           {"op", row.op},
-          {"phase", row.phase}, {"where", row.place},           {"shape", row.shape},
-          {"layer", row.layer}, {"anonymous", row.is_anonymous}};
+  return {{"name", row.name},   {"bytes", row.bytes},
+          {"op", row.op},       {"phase", row.phase},
+          {"where", row.place}, {"shape", row.shape},
+          {"layer", row.layer}, {"anonymous", row.is_anonymous},
+          {"count", row.count}, {"each_bytes", row.each_bytes}};
 }
 
 MeasuredRow row_of(const Json& json) {
@@ -60,6 +80,8 @@ MeasuredRow row_of(const Json& json) {
   row.shape = json.at("shape");
   row.layer = json.at("layer");
   row.is_anonymous = json.at("anonymous");
+  row.count = json.at("count");
+  row.each_bytes = json.at("each_bytes");
   return row;
 }
 
@@ -98,6 +120,7 @@ Json json(const std::optional<MeasuredPeak>& peak) {
           {"largest", rows},
           {"by_role", json(peak->by_role)},
           {"by_layer", json(peak->by_layer)},
+          {"without_layer_bytes", peak->without_layer_bytes},
           {"activations_by_layer", json(peak->activations_by_layer)}};
 }
 
@@ -112,6 +135,7 @@ std::optional<MeasuredPeak> peak_of(const Json& json) {
   for (const Json& part : json.at("parts")) peak.parts.push_back(part_of(part));
   peak.by_role = map_of(json.at("by_role"));
   peak.by_layer = map_of(json.at("by_layer"));
+  peak.without_layer_bytes = json.at("without_layer_bytes");
   peak.activations_by_layer = map_of(json.at("activations_by_layer"));
   for (const Json& row : json.at("largest")) peak.largest.push_back(row_of(row));
   return peak;
@@ -179,7 +203,7 @@ MeasuredRead read_of(const Json& json) {
 }
 
 Ended ended_of(const std::string& text) {
-  for (const Ended ended : {Ended::kAtExit, Ended::kAfterStep}) {
+  for (const Ended ended : {Ended::kAtExit, Ended::kAfterStep, Ended::kAfterCall}) {
     if (text == to_string(ended)) return ended;
   }
   return Ended::kNot;
@@ -199,9 +223,13 @@ Measurement measurement_of(const Json& json) {
   measurement.ended = ended_of(json.at("ended"));
   measurement.cause = json.at("cause");
   measurement.steps = json.at("steps");
+  measurement.calls = json.at("calls");
   measurement.kind_of_steps = kind_of_steps_of(json.at("kind_of_steps"));
+  measurement.kind_when_settled = kind_of_steps_of(json.at("kind_when_settled"));
+  measurement.has_grown_since = json.at("has_grown_since");
   measurement.unstepped_parameters = json.at("unstepped_parameters");
   for (const Json& device : json.at("devices")) measurement.devices.push_back(device_of(device));
+  for (const Json& stage : json.at("stages")) measurement.stages.push_back(stage_of(stage));
   measurement.peak = peak_of(json.at("peak"));
   measurement.failure = failure_of(json.at("failure"));
   for (const Json& read : json.at("unknown_reads"))
@@ -213,12 +241,32 @@ Measurement measurement_of(const Json& json) {
 
 }  // namespace
 
+int64_t MeasuredPeak::total_bytes() const {
+  int64_t bytes = 0;
+  for (const MeasuredPart& part : parts) bytes += part.bytes;
+  return bytes;
+}
+
+std::string_view to_string(Stage stage) {
+  switch (stage) {
+    case Stage::kTraining:
+      return "training";
+    case Stage::kEvaluation:
+      return "evaluation";
+    case Stage::kNeither:
+      break;
+  }
+  return "neither";
+}
+
 std::string_view to_string(Ended ended) {
   switch (ended) {
     case Ended::kAtExit:
       return "exit";
     case Ended::kAfterStep:
       return "step";
+    case Ended::kAfterCall:
+      return "call";
     case Ended::kNot:
       break;
   }
@@ -280,8 +328,9 @@ bool is_sent(const MeasuredRead& read) {
 }
 
 std::string to_json(const Measurement& measurement) {
-  Json devices = Json::array(), reads = Json::array();
+  Json devices = Json::array(), stages = Json::array(), reads = Json::array();
   for (const MeasuredDevice& device : measurement.devices) devices.push_back(json(device));
+  for (const MeasuredStage& stage : measurement.stages) stages.push_back(json(stage));
   for (const MeasuredRead& read : measurement.unknown_reads) reads.push_back(json(read));
   return to_text({{"schema", kSchema},
                   {"process", measurement.process},
@@ -289,9 +338,13 @@ std::string to_json(const Measurement& measurement) {
                   {"ended", to_string(measurement.ended)},
                   {"cause", measurement.cause},
                   {"steps", measurement.steps},
+                  {"calls", measurement.calls},
                   {"kind_of_steps", to_string(measurement.kind_of_steps)},
+                  {"kind_when_settled", to_string(measurement.kind_when_settled)},
+                  {"has_grown_since", measurement.has_grown_since},
                   {"unstepped_parameters", measurement.unstepped_parameters},
                   {"devices", devices},
+                  {"stages", stages},
                   {"peak", json(measurement.peak)},
                   {"failure", json(measurement.failure)},
                   {"unknown_reads", reads},

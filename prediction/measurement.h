@@ -29,10 +29,14 @@ struct MeasuredDevice {
   int64_t requested_in_all = 0;
 };
 
+// One or more storages whose names differ in a number only: `cache.0…63.k`. What is told of their
+// origin is of the first.
 struct MeasuredRow {
   std::string name, op, phase, layer, place, shape;
-  int64_t bytes = 0;
+  int64_t bytes = 0;          // of all
   bool is_anonymous = false;  // the name is only a number: Tensor7
+  int64_t count = 1;
+  int64_t each_bytes = 0;  // 0: their sizes differ
 };
 
 // `activations`, `optimizer state`: words of the report of a run (reporter/formats/run_summary.h).
@@ -48,10 +52,13 @@ struct MeasuredPeak {
   std::string op, phase, layer, place;  // of what was made last
   std::map<std::string, int64_t> by_role;
   std::vector<MeasuredRow> largest;
-  std::map<std::string, int64_t> by_layer;  // the largest; what has no layer is not in it
+  std::map<std::string, int64_t> by_layer;  // the largest
+  int64_t without_layer_bytes = 0;          // and what belongs to none
   // What by_layer has beside weights, gradients, optimizer state, buffers and inputs.
   std::map<std::string, int64_t> activations_by_layer;
   std::vector<MeasuredPart> parts;  // add up to all that was requested
+
+  int64_t total_bytes() const;  // of the parts
 };
 
 // The first allocation that failed. `place` is the program's own line.
@@ -103,9 +110,26 @@ std::string_view to_string(MeasuredRead::Effect effect);
 // Whether Gloo read it to send it to other ranks: it steers nothing here.
 bool is_sent(const MeasuredRead& read);
 
-// How the process ended, as far as it could write it down. `kNot`: it was killed, or by what
-// Measurement::cause says.
-enum class Ended : uint8_t { kAtExit, kAfterStep, kNot };
+// What a program does for a time. Training is a forward pass with gradients, backward and the
+// optimizer's step. Evaluation is a forward pass without gradients or in eval() mode. The rest,
+// such as loading a model, is neither.
+enum class Stage : uint8_t { kTraining, kEvaluation, kNeither };
+inline constexpr int kStages = 3;
+// Returns "training", "evaluation" or "neither".
+std::string_view to_string(Stage stage);
+
+// The peaks of one device in one stage, in bytes: the highest values at which something was
+// allocated then.
+struct MeasuredStage {
+  Stage stage = Stage::kNeither;
+  int device = 0;
+  int64_t allocated_peak = 0;
+  int64_t process_peak = 0;
+};
+
+// How the process ended, as far as it could write it down. `kAfterCall`: memledger::predict() had
+// run its step. `kNot`: it was killed, or by what Measurement::cause says.
+enum class Ended : uint8_t { kAtExit, kAfterStep, kAfterCall, kNot };
 std::string_view to_string(Ended ended);
 
 // What the optimizer steps had in common that were seen before a program was ended.
@@ -123,11 +147,17 @@ struct Measurement {
   Ended ended = Ended::kNot;
   std::string cause;  // what ended it if it did not return: "SIGSEGV", "uncaught exception: …"
   int64_t steps = 0;  // of optimizers
+  int64_t calls = 0;  // of the step that memledger::predict() was given
   Steps kind_of_steps = Steps::kNone;
+  // Where it went on after it had shown its peak: what its steps had in common by then, and whether
+  // it took more later.
+  Steps kind_when_settled = Steps::kNone;
+  bool has_grown_since = false;
   // Parameters that the forward pass used and that no step has written to, where one ended the
   // program: frozen by leaving them out, or trained later than after so many steps.
   int64_t unstepped_parameters = 0;
   std::vector<MeasuredDevice> devices;
+  std::vector<MeasuredStage> stages;  // those that the process was in
   std::optional<MeasuredPeak> peak;
   std::optional<MeasuredFailure> failure;
   std::vector<MeasuredRead> unknown_reads;

@@ -13,6 +13,7 @@
 #include "prediction/assumed_reads.h"
 #include "prediction/prediction_text.h"
 #include "prediction/program_failure.h"
+#include "prediction/seen_part.h"
 #include "text/names.h"
 
 namespace memledger::prediction {
@@ -25,13 +26,10 @@ constexpr char kCudasPool[] = "cudaMallocAsync";
 // falls into pieces.
 constexpr std::string_view kSettings[] = {kExpandable, "max_split_size_mb:128",
                                           "roundup_power2_divisions:8"};
-// Less that is cached is not worth a run.
-constexpr int64_t kLeastCached = int64_t{32} << 20;
-constexpr int64_t kLeastShareCached = 20;  // one part in so many of what is reserved
-// What later steps can take beyond those that were seen (docs/accuracy.md): a part in so many, or
-// so much.
-constexpr int64_t kShareForLater = 100;
-constexpr int64_t kLeastForLater = int64_t{32} << 20;
+// What a real device can take beyond the upper end, and later steps beyond those that were seen
+// (docs/accuracy.md): a part in so many, or so much.
+constexpr int64_t kMarginShare = 100;
+constexpr int64_t kMinMargin = int64_t{24} << 20, kMinMarginForLater = int64_t{32} << 20;
 
 // The sum of what several processes took of one device.
 struct DeviceSum {
@@ -291,6 +289,10 @@ void note_failed_run(const Run& failed, const std::vector<Run>& runs, Prediction
   } else {
     prediction.verdict = Verdict::kFailed;
   }
+  // What the other runs say of a device is not all.
+  for (DevicePrediction& device : prediction.devices) {
+    if (device.verdict == Verdict::kFits) device.verdict = Verdict::kNotKnown;
+  }
   if (prediction.verdict == Verdict::kNotKnown && !failed.program.timed_out) {
     prediction.reason += failed.end == Run::End::kLow
                              ? " (where sizes that only the device has are the smallest possible)"
@@ -359,17 +361,23 @@ void heed_different_steps(Prediction& prediction) {
                    " that were seen may take more; --until=exit runs all");
 }
 
-int64_t margin_for_later(const DevicePrediction& device) {
-  return std::max(kLeastForLater, device.process_peak.high / kShareForLater);
+int64_t margin_of(const DevicePrediction& device, int64_t least) {
+  return std::max(least, device.process_peak.high / kMarginShare);
+}
+
+// A later step of another kind may come where all that were seen were alike.
+int64_t margin_of(const Prediction& prediction, const DevicePrediction& device) {
+  const bool may_differ_later =
+      prediction.ended == Ended::kAfterStep && prediction.kind_of_steps == Steps::kAlike;
+  return margin_of(device, may_differ_later ? kMinMarginForLater : kMinMargin);
 }
 
 // Returns how much more should be free on each device; 0: enough is.
 int64_t missing_margin(const Prediction& prediction) {
   int64_t missing = 0;
-  if (prediction.verdict != Verdict::kFits || prediction.kind_of_steps != Steps::kAlike)
-    return missing;
+  if (prediction.verdict != Verdict::kFits) return missing;
   for (const DevicePrediction& device : prediction.devices) {
-    const int64_t margin = margin_for_later(device);
+    const int64_t margin = margin_of(prediction, device);
     if (device.headroom_bytes() < margin) missing = std::max(missing, margin);
   }
   return missing;
@@ -407,7 +415,7 @@ int64_t missing_for_varied(const Prediction& prediction, bool are_assumed) {
   for (const DevicePrediction& device : prediction.devices) {
     const int64_t bytes = bytes_of_sizes(device, are_assumed);
     if (device.headroom_bytes() < bytes)
-      missing = std::max({missing, margin_for_later(device), bytes / kShareOfSizes});
+      missing = std::max({missing, margin_of(device, kMinMarginForLater), bytes / kShareOfSizes});
   }
   return missing;
 }
@@ -443,7 +451,11 @@ void include_peaks(const std::vector<Run>& varied, Prediction& prediction) {
         return device.device == absl::StrCat("cuda:", entry.first);
       });
       if (sum == sums.end()) continue;
-      const DeviceSum& of_run = sum->second;
+      DeviceSum of_run = sum->second;
+      // They are part of the context there.
+      const int64_t held_back = std::min(run.held_back_bytes, of_run.context);
+      of_run.process -= held_back;
+      of_run.context -= held_back;
       if (of_run.process > device.process_peak.high) {
         const std::vector<Term> terms = terms_between(of_run, of_run);
         for (size_t i = 0; i < terms.size(); ++i) device.terms[i].high = terms[i].high;
@@ -459,24 +471,19 @@ void include_peaks(const std::vector<Run>& varied, Prediction& prediction) {
   }
 }
 
-// A step of another kind may come later. `with_less`: runs that held some memory back.
-// `until_exit`: runs that no step ended.
-void heed_little_to_spare(const std::vector<Run>& with_less, const std::vector<Run>& until_exit,
-                          Prediction& prediction) {
+// `with_less`: runs that held some memory back.
+void heed_little_to_spare(const std::vector<Run>& with_less, Prediction& prediction) {
   const int64_t missing = missing_margin(prediction);
   if (missing == 0) return;
   if (fit_with_less(with_less, missing)) {
     prediction.margin_bytes = missing;
     return;
   }
-  if (all_fit(until_exit)) {
-    prediction.fits_until_exit = true;
-    return;
-  }
   prediction.lacks_margin = true;
   prediction.verdict = Verdict::kNotKnown;
   for (DevicePrediction& device : prediction.devices) {
-    if (device.headroom_bytes() < margin_for_later(device)) device.verdict = Verdict::kNotKnown;
+    if (device.headroom_bytes() < margin_of(prediction, device))
+      device.verdict = Verdict::kNotKnown;
   }
 }
 
@@ -543,15 +550,30 @@ void heed_other_reads(const ReadsTried& tried, Prediction& prediction) {
   prediction.reason = "whether it fits depends on values that only the device has";
 }
 
+std::vector<Run> those_with_peaks(const std::vector<Run>& runs) {
+  std::vector<Run> result;
+  std::copy_if(runs.begin(), runs.end(), std::back_inserter(result),
+               [&runs](const Run& run) { return tells_peaks(run, runs); });
+  return result;
+}
+
+std::vector<Run> joined(std::vector<Run> runs, const std::vector<Run>& others) {
+  runs.insert(runs.end(), others.begin(), others.end());
+  return runs;
+}
+
 // What runs of both ends say, and `assuming` ones; without a look at what is to spare.
+// `superseded`: the runs of ends that ended earlier than those made in their places.
 Prediction combined(std::string specification, const std::vector<Run>& runs,
-                    const std::vector<Run>& assuming) {
+                    const std::vector<Run>& assuming, const std::vector<Run>& superseded) {
   Prediction prediction;
   prediction.specification = std::move(specification);
   note_program(runs, prediction);
   for (const Run& run : runs) add_reads(run, prediction.unknown_reads);
-  const ReadsTried tried = judge_reads(runs, assuming, prediction.unknown_reads);
+  const ReadsTried tried =
+      judge_reads(joined(runs, superseded), assuming, prediction.unknown_reads);
   prediction.devices = Combination(runs, tried.within).devices();
+  note_seen_part(runs, those_with_peaks(runs), prediction);
   sort_reads(prediction.unknown_reads);
   const Measurement* process = fullest(runs, Run::End::kHigh);
   if (process == nullptr) process = fullest(runs, Run::End::kLow);
@@ -591,8 +613,21 @@ Prediction combined(std::string specification, const std::vector<Run>& runs,
 }
 
 struct RunsByUse {
-  std::vector<Run> of_ends, assuming, varied, with_less, until_exit;
+  std::vector<Run> of_ends, assuming, varied, with_less;
+  std::vector<Run> superseded;  // by those of ends that came further
 };
+
+bool is_of_end(const Run& run) {
+  return run.assumed_reads.empty() && !run.varies_sizes && run.held_back_bytes == 0;
+}
+
+bool is_superseded(const Run& run, const std::vector<Run>& runs) {
+  if (run.as_far || run.goes_on) return false;
+  return std::any_of(runs.begin(), runs.end(), [&run](const Run& other) {
+    return is_of_end(other) && other.as_far && are_alike(other, run) &&
+           other.is_limited == run.is_limited;
+  });
+}
 
 RunsByUse by_use(const std::vector<Run>& runs) {
   RunsByUse result;
@@ -600,7 +635,7 @@ RunsByUse by_use(const std::vector<Run>& runs) {
     (!run.assumed_reads.empty() ? result.assuming
      : run.varies_sizes         ? result.varied
      : run.held_back_bytes > 0  ? result.with_less
-     : run.until_exit           ? result.until_exit
+     : is_superseded(run, runs) ? result.superseded
                                 : result.of_ends)
         .push_back(run);
   }
@@ -611,9 +646,10 @@ RunsByUse by_use(const std::vector<Run>& runs) {
 
 Prediction predict(std::string specification, const std::vector<Run>& runs) {
   const RunsByUse used = by_use(runs);
-  Prediction prediction = combined(std::move(specification), used.of_ends, used.assuming);
+  Prediction prediction =
+      combined(std::move(specification), used.of_ends, used.assuming, used.superseded);
   heed_varied_sizes(used.varied, assumes_sizes(used.of_ends), prediction);
-  heed_little_to_spare(used.with_less, used.until_exit, prediction);
+  heed_little_to_spare(used.with_less, prediction);
   // Last: what has to be to spare follows from the ends alone, as when runs with less were made.
   include_peaks(used.varied, prediction);
   prediction.writes = writes_of(runs);
@@ -624,27 +660,36 @@ Prediction predict(std::string specification, const std::vector<Run>& runs) {
 std::vector<AssumingRun> assuming_runs(std::string_view specification,
                                        const std::vector<Run>& runs) {
   const RunsByUse used = by_use(runs);
-  return wanted_runs(specification, used.of_ends, used.assuming);
+  return wanted_runs(specification, joined(used.of_ends, used.superseded), used.assuming);
 }
 
 VariedSizes varied_sizes_to_test(const std::vector<Run>& runs) {
   const RunsByUse used = by_use(runs);
-  const Prediction prediction = combined("", used.of_ends, used.assuming);
+  const Prediction prediction = combined("", used.of_ends, used.assuming, used.superseded);
   if (prediction.verdict != Verdict::kFits || !has_sizes(prediction.unknown_reads)) return {};
   return {true, missing_for_varied(prediction, assumes_sizes(used.of_ends))};
 }
 
 int64_t margin_to_test(const std::vector<Run>& runs) {
   const RunsByUse used = by_use(runs);
-  return missing_margin(combined("", used.of_ends, used.assuming));
+  return missing_margin(combined("", used.of_ends, used.assuming, used.superseded));
 }
 
-bool needs_runs_until_exit(const std::vector<Run>& runs) {
-  const int64_t missing = margin_to_test(runs);
-  return missing > 0 && !fit_with_less(by_use(runs).with_less, missing);
+bool needs_others_as_far(const std::vector<Run>& runs) {
+  const std::vector<Run> ends = by_use(runs).of_ends;
+  return std::any_of(ends.begin(), ends.end(), [](const Run& run) {
+    if (!run.goes_on || run.program.timed_out) return false;
+    return std::any_of(
+        run.processes.begin(), run.processes.end(), [&run](const Measurement& process) {
+          const bool shows_all_kinds =
+              process.ended == Ended::kAtExit && process.kind_when_settled == Steps::kDiffer;
+          return process.has_grown_since || shows_all_kinds || run.failed_allocation();
+        });
+  });
 }
 
 std::string Prediction::sentence() const { return sentence_of(*this); }
+std::string Prediction::headline() const { return headline_of(*this); }
 std::string Prediction::to_json() const { return prediction::to_json({*this}); }
 std::string Prediction::to_text() const { return prediction::to_text({*this}); }
 
@@ -653,17 +698,13 @@ std::vector<std::string> settings_worth_trying(const Prediction& prediction,
   if (prediction.verdict == Verdict::kFailed || !prediction.reason.empty()) return {};
   // They are settings of LibTorch's own cache.
   if (setting.find(kCudasPool) != std::string_view::npos) return {};
-  bool is_worth_it = false;
+  if (prediction.verdict == Verdict::kFits || has_open_read(prediction.unknown_reads)) return {};
   for (const DevicePrediction& device : prediction.devices) {
-    // Settings change what is cached, not what tensors take.
-    const int64_t least = device.allocated_peak.low + device.context.low;
-    if (least > device.capacity_bytes) return {};
-    const int64_t cached = device.reserved_peak.high - device.allocated_peak.high;
-    const int64_t enough = std::max(kLeastCached, device.reserved_peak.high / kLeastShareCached);
-    is_worth_it = is_worth_it || device.headroom_bytes() < 0 || cached >= enough;
+    // Settings change what is cached, not what tensors and libraries take.
+    const int64_t cached = device.reserved_peak.low - device.allocated_peak.low;
+    if (device.process_peak.low - cached > device.capacity_bytes) return {};
   }
   std::vector<std::string> worth_it;
-  if (!is_worth_it) return worth_it;
   for (const std::string_view candidate : kSettings) {
     const std::string_view name = candidate.substr(0, candidate.find(':'));
     if (setting.find(name) == std::string_view::npos) worth_it.emplace_back(candidate);

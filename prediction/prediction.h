@@ -34,6 +34,13 @@ struct Term {
   int64_t high = 0;
 };
 
+// The peaks of one stage of the program on a device, in bytes. A low end of 0 is not known: a run
+// ended before the stage.
+struct StagePeaks {
+  Stage stage = Stage::kNeither;
+  Interval allocated, process;
+};
+
 // One GPU of the machine that was asked for, where several processes used it the sum of them.
 struct DevicePrediction {
   std::string device;  // cuda:0
@@ -43,6 +50,7 @@ struct DevicePrediction {
   Interval fragmented;  // free bytes of segments in use, at the end
   // tensors, cached by LibTorch, libraries, CUDA context: they add up to the process's peak
   std::vector<Term> terms;
+  std::vector<StagePeaks> stages;  // those that were seen: training, evaluation, neither
   Verdict verdict = Verdict::kNotKnown;
 
   // Capacity less the high end of the process's peak; below 0 if it does not fit.
@@ -88,11 +96,14 @@ struct Run {
   bool varies_sizes = false;
   // So much less than its own capacity: only to see whether as much is to spare.
   int64_t held_back_bytes = 0;
-  // Not ended after steps: only to see whether a later one fails where little is to spare.
-  bool until_exit = false;
+  // Goes on once it has shown its peak, so that what comes later is seen, for as long as the runs
+  // so far have taken.
+  bool goes_on = false;
+  // Made again to come as far as the run that went on, which has shown more.
+  bool as_far = false;
   ProgramEnd program;
-  int64_t milliseconds = 0;  // that it took
-  int64_t steps = 0;         // of optimizers, where the run was ended
+  int64_t steps = 0;  // of optimizers, where the run was ended
+  int64_t took_ms = 0;
   std::vector<Measurement> processes;
   Writes writes;
 
@@ -115,16 +126,17 @@ struct Prediction {
   Writes writes;       // of all runs, each file once
   ProgramEnd program;  // of the run that tells most: the first that failed, else the first
   Ended ended = Ended::kNot;
-  int64_t steps = 0;
+  // The steps of optimizers that were seen, and how often memledger::predict() ran its step.
+  int64_t steps = 0, calls = 0;
+  // Whether a run came to the program's own end, and whether one saw an evaluation.
+  bool whole_run = false, saw_evaluation = false;
   Steps kind_of_steps = Steps::kNone;  // where it was ended after a step: of the runs' worst
   // Parameters that the forward pass used and that no step had written to when the program was
   // ended: if they are trained later, it takes more then.
   int64_t unstepped_parameters = 0;
-  // Where all steps were alike and little is to spare for one of another kind: how much less is
-  // enough, too. 0: that was not tried, or is not so.
+  // Where little is to spare: how much less memory was enough, too. 0: that was not tried.
   int64_t margin_bytes = 0;
-  bool fits_until_exit = false;  // it is not, but all of the program ran
-  bool lacks_margin = false;     // nor that: it is not known
+  bool lacks_margin = false;  // as much less was not shown to be enough, so it is not known
   // Where sizes that only the device has may differ from one read to the next, and less is to spare
   // than they can take: how much less was enough for such, too. 0: more is to spare, or it was not.
   int64_t varied_margin_bytes = 0;
@@ -137,6 +149,8 @@ struct Prediction {
 
   // The one line that says it: `does not fit: 3.2 GiB short at layer4.2.conv3, backward`.
   std::string sentence() const;
+  // The same with the specification, and what is to spare: `l4: fits, 3.2 GiB to spare`.
+  std::string headline() const;
   // Return all of it as the functions below do.
   std::string to_json() const;
   std::string to_text() const;
@@ -153,14 +167,15 @@ struct Prediction {
 Prediction predict(std::string specification, const std::vector<Run>& runs);
 
 // Returns how many bytes two more runs of the high end, one in each order of addresses, have to
-// hold back for a verdict; 0: none are needed. They are needed where a program that fits was ended
-// after steps that were all alike, and less than 1 % or 32 MiB is to spare: a smaller last batch
-// may cut LibTorch's cache differently.
+// hold back for a verdict; 0: none are needed. They are needed where a program fits and less than
+// 1 % or 24 MiB is to spare, as a real device may take so much more (docs/accuracy.md). Where the
+// program was ended after steps that were all alike it is 1 % or 32 MiB: a smaller last batch may
+// cut LibTorch's cache differently.
 int64_t margin_to_test(const std::vector<Run>& runs);
 
-// Returns whether runs of the high end with until_exit, one in each order, are needed for a
-// verdict: those of margin_to_test() have been made, and one failed.
-bool needs_runs_until_exit(const std::vector<Run>& runs);
+// Returns whether the run that went on has shown more than those of the other orders and ends,
+// which were ended earlier: they have to be made again, as far as it came.
+bool needs_others_as_far(const std::vector<Run>& runs);
 
 // Returns whether runs of the high end with varies_sizes, one in each order, are needed for a
 // verdict, and how much less memory they have to have: a program that fits read sizes that only the

@@ -19,6 +19,16 @@ Json json(const std::vector<Term>& terms) {
   return rows;
 }
 
+Json json(const std::vector<StagePeaks>& stages) {
+  Json rows = Json::array();
+  for (const StagePeaks& stage : stages) {
+    rows.push_back({{"stage", to_string(stage.stage)},
+                    {"allocated_peak", json(stage.allocated)},
+                    {"process_peak", json(stage.process)}});
+  }
+  return rows;
+}
+
 Json json(const std::map<std::string, int64_t>& bytes_by_name) {
   Json result = Json::object();
   for (const auto& [name, bytes] : bytes_by_name) result[name] = bytes;
@@ -35,7 +45,8 @@ Json json(const Prediction& prediction, const DevicePrediction& device) {
               {"process_peak", json(device.process_peak)},
               {"headroom_bytes", device.headroom_bytes()},
               {"verdict", to_string(device.verdict)},
-              {"terms", json(device.terms)}};
+              {"terms", json(device.terms)},
+              {"stages", json(device.stages)}};
   if (!prediction.remedy.empty()) row["remedy"] = prediction.remedy;
   return row;
 }
@@ -43,6 +54,7 @@ Json json(const Prediction& prediction, const DevicePrediction& device) {
 Json json(const MeasuredRow& row) {
   return {{"name", row.name},
           {"bytes", row.bytes},
+          {"count", row.count},
           {"operator", text_or_null(row.op)},
           {"phase", row.phase},
           {"layer", text_or_null(row.layer)},
@@ -66,6 +78,8 @@ Json json(const std::optional<MeasuredPeak>& peak) {
           {"parts", parts},
           {"by_role", json(peak->by_role)},
           {"by_layer", json(peak->by_layer)},
+          {"without_layer_bytes", peak->without_layer_bytes},
+          {"total_bytes", peak->total_bytes()},
           {"largest", rows}};
 }
 
@@ -159,6 +173,10 @@ std::string to_json(const std::vector<Prediction>& predictions) {
                  {"sentence", decides.sentence()},
                  {"specification", decides.specification}};
   if (!decides.remedy.empty()) result["remedy"] = decides.remedy;
+  const bool is_cut = decides.ended == Ended::kAfterStep;
+  result["whole_run"] = decides.ended == Ended::kAtExit;
+  result["through_step"] = is_cut ? Json(decides.steps) : Json(nullptr);
+  result["evaluation_seen"] = decides.saw_evaluation;
   result["devices"] = std::move(devices);
   result["terms"] = json(terms_of(decides));
   result["unknown_reads"] = json(decides.unknown_reads);

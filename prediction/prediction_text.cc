@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -126,12 +127,15 @@ std::string little_for_varied_sizes(const Prediction& prediction, const DevicePr
       sizes.most == nullptr ? "" : " (" + origin(*sizes.most) + ")");
 }
 
-std::string little_to_spare(const DevicePrediction& device) {
+std::string little_to_spare(const Prediction& prediction, const DevicePrediction& device) {
   const int64_t headroom = device.headroom_bytes();
+  const bool may_differ_later =
+      prediction.ended == Ended::kAfterStep && prediction.kind_of_steps == Steps::kAlike;
   return fmt::format(
-      "{} is to spare, and a step of another kind, such as an epoch's smaller last batch, may take "
-      "more; --until=exit runs all",
-      headroom > 0 ? "only " + words(headroom) : "nothing");
+      "{} is to spare, and {}", headroom > 0 ? "only " + words(headroom) : "nothing",
+      may_differ_later ? "a step of another kind, such as an epoch's smaller last batch, may take "
+                         "more; --until=exit runs all"
+                       : "a real device may take up to 1 % or 24 MiB more");
 }
 
 // Why a program that fits at one end fails at the other, or may fail later.
@@ -143,12 +147,26 @@ std::string uncertainty(const Prediction& prediction) {
   const DevicePrediction* const device = fullest(prediction);
   if (device == nullptr) return "nothing was measured";
   if (prediction.lacks_varied_margin) return little_for_varied_sizes(prediction, *device);
-  if (prediction.lacks_margin) return little_to_spare(*device);
+  if (prediction.lacks_margin) return little_to_spare(prediction, *device);
   const ReadSum sizes = sum_of(prediction.unknown_reads, &is_size);
   const int64_t width = device->process_peak.high - device->process_peak.low;
   if (sizes.bytes > 0 && sizes.bytes >= width / 2) return sum_text(sizes);
   return fmt::format("it takes {}, and the device has {}", range(device->process_peak),
                      words(device->capacity_bytes));
+}
+
+// ` through step 289`: how much of the program was seen. Empty of a whole one.
+std::string extent(const Prediction& prediction) {
+  if (prediction.ended == Ended::kAfterStep)
+    return fmt::format(" through step {}", prediction.steps);
+  if (prediction.ended == Ended::kAfterCall)
+    return fmt::format(" through run {} of the step", prediction.calls);
+  return "";
+}
+
+std::string without_evaluation(const Prediction& prediction) {
+  const bool has_one = prediction.ended == Ended::kAtExit || prediction.saw_evaluation;
+  return has_one || extent(prediction).empty() ? "" : "; no evaluation was seen";
 }
 
 std::string to_spare(const DevicePrediction& device) {
@@ -173,16 +191,41 @@ const char* meaning_of(const std::string& term) {
   return "";
 }
 
+const char* name_of(Stage stage) {
+  switch (stage) {
+    case Stage::kTraining:
+      return "in training";
+    case Stage::kEvaluation:
+      return "in evaluation";
+    case Stage::kNeither:
+      break;
+  }
+  return "in neither";
+}
+
+// What the process takes in each stage of the program.
+std::string stage_lines(const DevicePrediction& device) {
+  if (device.stages.size() < 2) return "";
+  std::string text = "\n";
+  for (const StagePeaks& stage : device.stages) {
+    text += fmt::format("  {:<20}{:>12}{:>12}   {} of tensors\n", name_of(stage.stage),
+                        stage.process.low == 0 ? "?" : words(stage.process.low),
+                        words(stage.process.high), words(stage.allocated.high));
+  }
+  return text;
+}
+
 std::string device_lines(const DevicePrediction& device) {
   std::string text =
       fmt::format("\n{} ({}, {}): {}, {}\n", device.device, printable(device.gpu),
                   words(device.capacity_bytes), to_string(device.verdict), to_spare(device));
-  text += fmt::format("  {:<20}{:>12}{:>12}\n", "", "at least", "at most");
+  text += fmt::format("  {:<20}{:>12}{:>12}\n", "", "lowest run", "highest run");
   for (const Term& term : device.terms) {
     if (term.low != 0 || term.high != 0)
       text += term_line(term.name.c_str(), term.low, term.high, meaning_of(term.name));
   }
-  return text + term_line("together", device.process_peak.low, device.process_peak.high, "");
+  return text + term_line("together", device.process_peak.low, device.process_peak.high, "") +
+         stage_lines(device);
 }
 
 std::string short_device_line(const DevicePrediction& device) {
@@ -204,32 +247,45 @@ std::string devices_text(const Prediction& prediction) {
   return text;
 }
 
-// `parameter 97.5 MiB, gradient 97.5 MiB`, the largest first.
-std::string shares(const std::map<std::string, int64_t>& bytes_by_name, size_t most) {
-  std::vector<std::pair<std::string, int64_t>> rows;
+using NamedBytes = std::vector<std::pair<std::string, int64_t>>;
+
+// The largest first; those without bytes are left out.
+NamedBytes by_size(const std::map<std::string, int64_t>& bytes_by_name) {
+  NamedBytes rows;
   for (const auto& [name, bytes] : bytes_by_name) {
     if (bytes > 0) rows.emplace_back(name, bytes);
   }
   std::stable_sort(rows.begin(), rows.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
+  return rows;
+}
+
+// `parameters 97.5 MiB, gradients 97.5 MiB`.
+std::string joined(const NamedBytes& rows) {
   std::string text;
-  int64_t others = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (i >= most) {
-      others += rows[i].second;
-      continue;
-    }
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ",
-                        table_name(rows[i].first, kLongestCell), words(rows[i].second));
+  for (const auto& [name, bytes] : rows) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", table_name(name, kLongestCell),
+                        words(bytes));
   }
-  return others == 0 ? text : fmt::format("{}, others {}", text, words(others));
+  return text;
 }
 
 // `activations 153.2 MiB, optimizer state 64.2 MiB`, the largest first.
 std::string parts_text(const std::vector<MeasuredPart>& parts) {
   std::map<std::string, int64_t> bytes;
   for (const MeasuredPart& part : parts) bytes[part.part] += part.bytes;
-  return shares(bytes, bytes.size());
+  return joined(by_size(bytes));
+}
+
+// The largest layers, the rest of them, and what belongs to none: they add up to the parts.
+std::string layers_text(const MeasuredPeak& peak) {
+  NamedBytes rows = by_size(peak.by_layer);
+  rows.resize(std::min(rows.size(), kLayersShown));
+  int64_t rest = peak.total_bytes() - peak.without_layer_bytes;
+  for (const auto& [layer, bytes] : rows) rest -= bytes;
+  if (rest > 0) rows.emplace_back("other layers", rest);
+  if (peak.without_layer_bytes > 0) rows.emplace_back("no layer", peak.without_layer_bytes);
+  return joined(rows);
 }
 
 // Where something was made: `aten::conv2d, forward, in layer1.0.conv3, at train.cc:12 main`.
@@ -242,26 +298,46 @@ std::string origin_text(const std::string& op, const std::string& phase, const s
   return text;
 }
 
+// `64 x 24.0 MiB` of a row that stands for several.
+std::string count_text(const MeasuredRow& row) {
+  if (row.count <= 1) return "";
+  return row.each_bytes > 0 ? fmt::format("{} x {}", row.count, words(row.each_bytes))
+                            : fmt::format("{} x", row.count);
+}
+
+std::string shape_text(const MeasuredRow& row) {
+  if (!row.shape.empty()) return printable(row.shape);
+  return row.is_anonymous ? "(workspace)" : "";
+}
+
 // The largest in columns. A name that is only a number tells nothing here.
 std::string rows_text(const std::vector<MeasuredRow>& rows) {
-  std::vector<std::string> names, shapes;
-  size_t name_width = 0, shape_width = 0;
+  using Cells = std::array<std::string, 3>;  // count, name, shape
+  std::vector<Cells> cells;
+  std::array<size_t, 3> widths = {};
   for (const MeasuredRow& row : rows) {
-    names.push_back(row.is_anonymous ? "" : table_name(row.name, kLongestCell));
-    shapes.push_back(row.shape.empty() ? "(workspace)" : printable(row.shape));
-    name_width = std::max(name_width, names.back().size());
-    shape_width = std::max(shape_width, shapes.back().size());
+    cells.push_back({count_text(row), row.is_anonymous ? "" : table_name(row.name, kLongestCell),
+                     shape_text(row)});
+    for (size_t i = 0; i < widths.size(); ++i)
+      widths[i] = std::max(widths[i], count_characters(cells.back()[i]));
   }
   std::string text;
   for (size_t i = 0; i < rows.size(); ++i) {
     const MeasuredRow& row = rows[i];
+    text += fmt::format("  {:>12}  ", words(row.bytes));
+    for (size_t column = 0; column < widths.size(); ++column) {
+      if (widths[column] > 0) text += fmt::format("{:<{}}  ", cells[i][column], widths[column]);
+    }
     // The layer is in the name of a parameter.
-    const std::string layer = row.is_anonymous ? row.layer : "";
-    text += fmt::format("  {:>12}  {:<{}}{}{:<{}}  {}\n", words(row.bytes), names[i], name_width,
-                        name_width == 0 ? "" : "  ", shapes[i], shape_width,
-                        origin_text(row.op, row.phase, layer, row.place));
+    text += origin_text(row.op, row.phase, row.is_anonymous ? row.layer : "", row.place) + "\n";
   }
   return text;
+}
+
+std::string rest_text(const MeasuredPeak& peak) {
+  int64_t rest = peak.total_bytes();
+  for (const MeasuredRow& row : peak.largest) rest -= row.bytes;
+  return rest > 0 ? fmt::format("  {:>12}  all others\n", words(rest)) : "";
 }
 
 std::string peak_lines(const Prediction& prediction) {
@@ -269,9 +345,12 @@ std::string peak_lines(const Prediction& prediction) {
   const MeasuredPeak& peak = *prediction.peak;
   std::string text =
       "\nThe peak is in " + origin_text(peak.op, peak.phase, peak.layer, peak.place) + "\n";
-  if (!peak.parts.empty()) text += "  by part:  " + parts_text(peak.parts) + "\n";
-  if (!peak.by_layer.empty()) text += "  by layer: " + shares(peak.by_layer, kLayersShown) + "\n";
-  return text + "  largest:\n" + rows_text(peak.largest);
+  if (!peak.parts.empty()) {
+    text += fmt::format("  tensors requested {}\n  by part:  {}\n", words(peak.total_bytes()),
+                        parts_text(peak.parts));
+  }
+  if (!peak.by_layer.empty()) text += "  by layer: " + layers_text(peak) + "\n";
+  return text + "  largest:\n" + rows_text(peak.largest) + rest_text(peak);
 }
 
 std::string failure_line(const Prediction& prediction) {
@@ -390,15 +469,11 @@ std::string end_line(const Prediction& prediction) {
         "It fits with {} less, too, where sizes that only the device has differ each time.\n",
         words(prediction.varied_margin_bytes));
   }
+  if (prediction.margin_bytes > 0 && prediction.verdict == Verdict::kFits)
+    text += fmt::format("It fits with {} less, too.\n", words(prediction.margin_bytes));
   if (prediction.ended == Ended::kAfterStep) {
     text += fmt::format("Ended after optimizer step {}, {}; --until=exit runs all.\n",
                         prediction.steps, why_ended(prediction.kind_of_steps));
-    if (prediction.margin_bytes > 0) {
-      text += fmt::format("It fits with {} less, too, which is left for such a batch.\n",
-                          words(prediction.margin_bytes));
-    }
-    if (prediction.fits_until_exit)
-      text += "As little is to spare, all of its steps were run, too: they fit.\n";
     if (prediction.unstepped_parameters > 0) {
       text += fmt::format(
           "{} parameter{} that the forward pass uses had not been trained by then: if a later step "
@@ -415,11 +490,11 @@ std::string details(const Prediction& prediction) {
          read_lines(prediction.unknown_reads) + end_line(prediction);
 }
 
-std::string headline(const Prediction& prediction) {
-  std::string text = printable(prediction.specification) + ": " + sentence_of(prediction);
+// `fits through step 289, 38.0 MiB to spare; no evaluation was seen`.
+std::string sentence_with_room(const Prediction& prediction) {
   const DevicePrediction* const device = fullest(prediction);
-  if (prediction.verdict == Verdict::kFits && device != nullptr) text += ", " + to_spare(*device);
-  return text + "\n";
+  if (prediction.verdict != Verdict::kFits || device == nullptr) return sentence_of(prediction);
+  return "fits" + extent(prediction) + ", " + to_spare(*device) + without_evaluation(prediction);
 }
 
 // Whether there is one thing to say of all: it is the program that failed.
@@ -438,11 +513,10 @@ std::string table_of(const std::vector<Prediction>& predictions) {
                                  "the program takes", "verdict");
   for (const Prediction& one : predictions) {
     const DevicePrediction* const device = fullest(one);
-    std::string verdict = sentence_of(one);
-    if (one.verdict == Verdict::kFits && device != nullptr) verdict += ", " + to_spare(*device);
-    text += fmt::format("{:<{}}  {:>10}  {:>22}  {}\n", printable(one.specification), width,
-                        device == nullptr ? "?" : words(device->capacity_bytes),
-                        device == nullptr ? "?" : range(device->process_peak), verdict);
+    text +=
+        fmt::format("{:<{}}  {:>10}  {:>22}  {}\n", printable(one.specification), width,
+                    device == nullptr ? "?" : words(device->capacity_bytes),
+                    device == nullptr ? "?" : range(device->process_peak), sentence_with_room(one));
   }
   return text;
 }
@@ -474,7 +548,7 @@ std::string line_of(const MeasuredRead& read) {
 std::string sentence_of(const Prediction& prediction) {
   switch (prediction.verdict) {
     case Verdict::kFits:
-      return "fits";
+      return "fits" + extent(prediction) + without_evaluation(prediction);
     case Verdict::kDoesNotFit:
       return prediction.remedy.empty() ? "does not fit" + shortage(prediction)
                                        : "fits with " + prediction.remedy;
@@ -491,8 +565,13 @@ std::string sentence_of(const Prediction& prediction) {
   return "failed: " + prediction.reason;
 }
 
+std::string headline_of(const Prediction& prediction) {
+  return printable(prediction.specification) + ": " + sentence_with_room(prediction);
+}
+
 std::string to_text(const std::vector<Prediction>& predictions) {
-  if (predictions.size() == 1) return headline(predictions.front()) + details(predictions.front());
+  if (predictions.size() == 1)
+    return headline_of(predictions.front()) + "\n" + details(predictions.front());
   if (fail_alike(predictions)) {
     std::string text;
     for (const Prediction& one : predictions)

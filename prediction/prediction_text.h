@@ -9,6 +9,7 @@ namespace memledger::prediction {
 struct Prediction;
 
 std::string sentence_of(const Prediction& prediction);
+std::string headline_of(const Prediction& prediction);
 
 // Returns where the program read it, as --assume has it: train.py:12. Empty where it is not known.
 std::string line_of(const MeasuredRead& read);

@@ -53,13 +53,14 @@ Json json(const Run& run) {
           {"assumed_reads", assumed},
           {"varies_sizes", run.varies_sizes},
           {"held_back_bytes", run.held_back_bytes},
-          {"until_exit", run.until_exit},
+          {"goes_on", run.goes_on},
+          {"as_far", run.as_far},
           {"status", run.program.status},
           {"timed_out", run.program.timed_out},
           {"timeout_s", run.program.timeout_s},
           {"read_input", run.program.read_input},
           {"last_lines", run.program.last_lines},
-          {"milliseconds", run.milliseconds},
+          {"took_ms", run.took_ms},
           {"steps", run.steps},
           {"processes", processes},
           {"writes", json(run.writes)}};
@@ -75,13 +76,14 @@ absl::StatusOr<Run> run_of(const Json& json) {
     run.assumed_reads.push_back({read.at("site"), read.at("value")});
   run.varies_sizes = json.at("varies_sizes");
   run.held_back_bytes = json.at("held_back_bytes");
-  run.until_exit = json.at("until_exit");
+  run.goes_on = json.at("goes_on");
+  run.as_far = json.at("as_far");
   run.program.status = json.at("status");
   run.program.timed_out = json.at("timed_out");
   run.program.timeout_s = json.at("timeout_s");
   run.program.read_input = json.at("read_input");
   run.program.last_lines = json.at("last_lines");
-  run.milliseconds = json.at("milliseconds");
+  run.took_ms = json.at("took_ms");
   run.steps = json.at("steps");
   run.writes = writes_of(json.at("writes"));
   for (const Json& process : json.at("processes")) {

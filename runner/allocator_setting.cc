@@ -53,6 +53,15 @@ std::string with_allocator_setting(std::string_view setting, std::string_view ad
   return absl::StrJoin(kept, ",");
 }
 
+std::string callers_allocator_setting() {
+  std::string setting;
+  for (const char* const name : kVariables) {
+    const char* const value = std::getenv(name);
+    if (value != nullptr) setting.append(value).append(",");
+  }
+  return setting;
+}
+
 void add_to_allocator_variable(std::string_view added) {
   if (added.empty()) return;
   std::string setting;

@@ -13,4 +13,7 @@ std::string with_allocator_setting(std::string_view setting, std::string_view ad
 // caller's environment says. Changes the environment; call it after fork.
 void add_to_allocator_variable(std::string_view added);
 
+// Returns what the caller's environment says, all options that there are.
+std::string callers_allocator_setting();
+
 }  // namespace memledger::runner

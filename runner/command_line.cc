@@ -413,7 +413,8 @@ Command declare_dry_run(DryRunWords& words) {
       "Runs a program on virtual GPUs and tells whether it fits, and between which figures its\n"
       "memory lies. Kernels do not run: what the program reads without anybody knowing it is\n"
       "assumed, and tried with other values. What it writes is discarded; its input is empty and\n"
-      "its output hidden.";
+      "its output hidden. One run goes on for as long as all have taken, at most 30 s, to see\n"
+      "what comes later, such as an evaluation.";
   command.options = {
       {"--gpu,--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &options.gpus,
        "The GPUs of the machine, as `memledger gpus` lists them. May be\n"
@@ -452,7 +453,7 @@ struct FitWords {
   FitOptions options;
   DryRunCommonWords common;
   std::vector<std::string> gpus;
-  std::optional<std::string> from, to, svg;
+  std::optional<std::string> from, to, within, svg;
 };
 
 absl::StatusOr<int64_t> fit_value(const char* option, const std::string& text) {
@@ -505,6 +506,11 @@ absl::StatusOr<Request> finish_fit(FitWords& words) {
   if (const absl::Status status = take_common(words.common, options); !status.ok()) return status;
   if (const absl::Status status = check_assumptions(options.assumptions); !status.ok())
     return status;
+  if (words.within) {
+    const auto within = fit_value("--within", *words.within);
+    if (!within.ok()) return within.status();
+    options.within_s = static_cast<int>(*within);
+  }
   options.svg_file = words.svg.value_or("");
   return Request(options);
 }
@@ -519,7 +525,7 @@ Command declare_fit(FitWords& words) {
       "Runs a program on virtual GPUs, as `memledger dry-run` does, with one value after the "
       "other,\n"
       "and finds the largest with which it fits: that one fits, and the next does not, or is not\n"
-      "known to. It tries at most 12 values. Then it tells what would free memory.";
+      "known to. Then it tells what would free memory.";
   command.options = {
       {"--gpu,--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &words.gpus,
        "The GPUs of the machine, as `memledger gpus` lists them."},
@@ -528,6 +534,8 @@ Command declare_fit(FitWords& words) {
        "be repeated. Not needed where an argument of PROGRAM has {} itself."},
       {"--from", "N", &words.from, "The smallest value to try. The default is 1."},
       {"--to", "N", &words.to, "The largest value to try."},
+      {"--within", "SECONDS", &words.within,
+       "Try no other value after so long. The default is 3600."},
       {"--svg", "FILE", &words.svg, "Draw the peak against the value into FILE.", kOptions,
        OutputFile{Kind::kFile, {".svg"}, false}},
   };

@@ -45,6 +45,12 @@ constexpr auto kPollEvery = std::chrono::milliseconds(20);
 constexpr auto kTellEvery = std::chrono::milliseconds(500);
 constexpr size_t kRunsOfRequest = 4;  // both ends, each with both orders of addresses
 
+// How far a run went on that showed more, and others have to come.
+struct Distance {
+  int64_t steps = 0;                   // 0: to the program's end
+  std::chrono::milliseconds limit{0};  // not longer; 0: there is no such run
+};
+
 // One run to be made.
 struct Plan {
   const DryRunRequest* request;
@@ -53,12 +59,17 @@ struct Plan {
   std::string folder;
   int seconds = 0;  // after which it is ended, if that is less than the caller's; 0: it is not
   std::optional<ChildProcess> child;
-  bool was_alone = true;  // while it ran, no other did
+  bool was_alone = true;                              // while it ran, no other did
+  std::optional<steady_clock::time_point> enough_at;  // when it is told to end, if it goes on
+  Distance distance;
+  bool is_told = false;
   bool is_over = false;
 };
 
-// How long a run may take that only tells whether later steps fit.
-constexpr int kMostSecondsUntilExit = 60;
+// How long a run goes on at most after it has shown its peak.
+constexpr auto kMaxGoingOn = std::chrono::seconds(30);
+// After how long a process is killed that was told to end and waits for something.
+constexpr auto kMaxEnding = std::chrono::seconds(5);
 
 // And one that assumes something else of what is read: as its first runs, and some more.
 constexpr int kLeastSecondsToAssume = 20;
@@ -70,7 +81,8 @@ bool assumes_other_truths(const Run& run) {
 }
 
 const char* until_value(const DryRunnerOptions& options, const Plan& plan) {
-  if (options.until_exit || plan.run.until_exit) return "exit";
+  if (options.until_exit) return "exit";
+  if (plan.run.goes_on || plan.run.as_far) return prediction::kUntilEnough;
   // No two steps are alike.
   const bool varies = plan.run.varies_sizes || assumes_other_truths(plan.run);
   return varies ? prediction::kUntilAnyStep : "step";
@@ -196,6 +208,22 @@ absl::StatusOr<WriteHold> hold_of(const WriteOptions& writes, const ScratchFolde
   return WriteHold::choose(hold);
 }
 
+// The run with what was to be made, and nothing of what came of it.
+Run not_made_yet(const Run& run) {
+  Run result = run;
+  result.program = {};
+  result.steps = result.took_ms = 0;
+  result.processes.clear();
+  result.writes = {};
+  return result;
+}
+
+bool has_shown_its_peak(const std::string& folder) {
+  const std::vector<prediction::Progress> all = prediction::read_all_progress(folder);
+  return std::any_of(all.begin(), all.end(),
+                     [](const prediction::Progress& one) { return one.settled_at > 0; });
+}
+
 // Makes runs, some at a time.
 class Runs {
  public:
@@ -205,8 +233,13 @@ class Runs {
   const std::string& folder() const { return folder_; }
   void expect(size_t runs) { expected_ += runs; }
   size_t ended() const { return ended_; }
+  bool has_more() const { return ended_ < expected_; }
+  const DryRunnerOptions& options() const { return options_; }
 
-  absl::Status make(std::vector<Plan>& plans) {
+  // `ended` is called for each run that has ended.
+  absl::Status make(std::vector<Plan>& plans,
+                    const std::function<void(const Plan&)>& ended = nullptr) {
+    told_ = &ended;
     if (const absl::Status status = make_at_once(plans, runs_at_once()); !status.ok())
       return status;
     for (Plan& plan : plans) {
@@ -248,6 +281,7 @@ class Runs {
         }
         --running;
         ++ended_;
+        if (*told_ && !failed_otherwise(plans[i].run)) (*told_)(plans[i]);
         if (used_no_gpu(plans[i].run)) running -= end_others(plans[i], plans);
       }
       tell_progress(plans, running);
@@ -277,16 +311,13 @@ class Runs {
     std::vector<Plan> again(1);
     again[0].request = plan.request;
     again[0].specification = plan.specification;
-    again[0].run.end = plan.run.end;
-    again[0].run.addresses = plan.run.addresses;
-    again[0].run.is_limited = plan.run.is_limited;
-    again[0].run.assumes_sizes = plan.run.assumes_sizes;
-    again[0].run.assumed_reads = plan.run.assumed_reads;
+    again[0].distance = plan.distance;
     again[0].seconds = plan.seconds;
-    again[0].run.varies_sizes = plan.run.varies_sizes;
-    again[0].run.held_back_bytes = plan.run.held_back_bytes;
-    again[0].run.until_exit = plan.run.until_exit;
+    again[0].run = not_made_yet(plan.run);
+    const std::function<void(const Plan&)> silent;
+    const auto* const told = std::exchange(told_, &silent);
     const absl::Status status = make_at_once(again, 1);
+    told_ = told;
     plan.run = std::move(again[0].run);
     plan.was_alone = true;
     return status;
@@ -332,13 +363,36 @@ class Runs {
   }
 
   int timeout_s(const Plan& plan) const {
-    if (plan.seconds > 0) return std::min(options_.timeout_s, plan.seconds);
-    return plan.run.until_exit ? std::min(options_.timeout_s, kMostSecondsUntilExit)
-                               : options_.timeout_s;
+    return plan.seconds > 0 ? std::min(options_.timeout_s, plan.seconds) : options_.timeout_s;
+  }
+
+  // Returns when a run that goes on has shown enough; nothing before that is known.
+  std::optional<steady_clock::time_point> when_enough(const Plan& plan) const {
+    const steady_clock::time_point now = steady_clock::now();
+    const bool has_shown = has_shown_its_peak(plan.folder);
+    if (plan.run.goes_on) {
+      if (!has_shown) return std::nullopt;
+      return now + std::min<steady_clock::duration>(now - began_, kMaxGoingOn);
+    }
+    const bool is_there = plan.distance.steps > 0 &&
+                          prediction::read_progress(plan.folder).steps > plan.distance.steps;
+    if (has_shown && (is_there || plan.child->age() > plan.distance.limit)) return now;
+    return std::nullopt;
+  }
+
+  void end_what_goes_on(Plan& plan) const {
+    if (!plan.run.goes_on && !plan.run.as_far) return;
+    const steady_clock::time_point now = steady_clock::now();
+    if (!plan.enough_at) plan.enough_at = when_enough(plan);
+    if (!plan.enough_at || now < *plan.enough_at) return;
+    if (!std::exchange(plan.is_told, true))
+      (void)write_file(absl::StrCat(plan.folder, "/", prediction::kUntilEnough), "request", "");
+    if (now > *plan.enough_at + kMaxEnding) plan.child->kill();
   }
 
   bool has_ended(Plan& plan) const {
     if (plan.child->poll()) return true;
+    end_what_goes_on(plan);
     if (plan.child->age() < std::chrono::seconds(timeout_s(plan))) return false;
     plan.child->kill(/*timed_out=*/true);
     return true;
@@ -349,10 +403,10 @@ class Runs {
     program.status = plan.child->end().status;
     program.timed_out = plan.child->end().timed_out;
     program.timeout_s = timeout_s(plan);
+    plan.run.took_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(plan.child->age()).count();
     program.read_input = plan.child->end().read_input;
     program.last_lines = plan.child->output().last_lines(kShownLines);
-    plan.run.milliseconds =
-        std::chrono::duration_cast<std::chrono::milliseconds>(plan.child->age()).count();
     plan.run.steps = prediction::read_progress(plan.folder).steps;
     plan.run.processes = read_measurements(plan.folder);
     plan.child.reset();
@@ -390,12 +444,14 @@ class Runs {
   const steady_clock::time_point began_ = steady_clock::now();
   steady_clock::time_point next_telling_;
   size_t started_ = 0, ended_ = 0, expected_ = 0;
+  const std::function<void(const Plan&)>* told_ = nullptr;
 };
 
 // What was run for one request.
 struct Case {
   const DryRunRequest* request;
   std::vector<Run> runs;
+  Distance distance;
 };
 
 // Which run of a case to make.
@@ -407,7 +463,8 @@ struct RunKind {
   std::vector<prediction::AssumedRead> assumed_reads = {};
   bool varies_sizes = false;
   int64_t held_back_bytes = 0;
-  bool until_exit = false;
+  bool goes_on = false;
+  bool as_far = false;
   int seconds = 0;
 };
 
@@ -425,7 +482,9 @@ class Wave {
     plan.seconds = kind.seconds;
     plan.run.varies_sizes = kind.varies_sizes;
     plan.run.held_back_bytes = kind.held_back_bytes;
-    plan.run.until_exit = kind.until_exit;
+    plan.run.goes_on = kind.goes_on;
+    plan.run.as_far = kind.as_far || of.distance.limit.count() > 0;
+    plan.distance = of.distance;
     plan.specification = of.request->gpu;
     if (!kind.is_limited || kind.held_back_bytes > 0) {
       auto other = kind.is_limited ? with_less(plan.specification, kind.held_back_bytes, folder)
@@ -444,12 +503,23 @@ class Wave {
   }
 
   absl::Status make(Runs& runs) {
-    if (const absl::Status status = runs.make(plans_); !status.ok()) return status;
+    const auto tell = [&](const Plan& ended) { tell_so_far(runs, ended); };
+    if (const absl::Status status = runs.make(plans_, tell); !status.ok()) return status;
     for (size_t i = 0; i < plans_.size(); ++i) cases_[i]->runs.push_back(std::move(plans_[i].run));
     return absl::OkStatus();
   }
 
  private:
+  void tell_so_far(const Runs& runs, const Plan& ended) const {
+    if (!runs.options().so_far || !runs.has_more()) return;
+    const Case& of = *cases_[static_cast<size_t>(&ended - plans_.data())];
+    std::vector<Run> made = of.runs;
+    for (size_t i = 0; i < plans_.size(); ++i) {
+      if (cases_[i] == &of && plans_[i].is_over) made.push_back(plans_[i].run);
+    }
+    runs.options().so_far(prediction::predict(of.request->gpu, made), made.size());
+  }
+
   std::vector<Plan> plans_;
   std::vector<Case*> cases_;
 };
@@ -503,7 +573,8 @@ std::vector<RunKind> in_other_order(const Case& of) {
   const Run& high = of.runs[0].end == kLow ? of.runs[1] : of.runs[0];
   RunKind low_kind{kLow, kUp};
   low_kind.assumes_sizes = low.assumes_sizes;
-  const RunKind high_kind{kHigh, kDown};
+  RunKind high_kind{kHigh, kDown};
+  high_kind.goes_on = of.request->goes_on;
   if (!of.request->verdict_only) return {low_kind, high_kind};
   if (low.failed_allocation()) return {low_kind};
   if (high.failed_allocation()) return {};
@@ -522,6 +593,42 @@ absl::Status run_other_order(Runs& runs, std::vector<Case>& cases) {
   return wave.make(runs);
 }
 
+// What goes on beside others takes longer than it took alone.
+Distance distance_of(const Run& run) {
+  constexpr int kTimesAsLong = 4;
+  constexpr std::chrono::seconds kLeast(5);
+  Distance distance;
+  distance.limit = kLeast + kTimesAsLong * std::chrono::milliseconds(run.took_ms);
+  for (const prediction::Measurement& process : run.processes) {
+    if (process.ended == prediction::Ended::kAfterStep)
+      distance.steps = std::max(distance.steps, process.steps);
+  }
+  return distance;
+}
+
+// Whether all orders and ends agree with what the run that went on showed later.
+absl::Status run_as_far(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    if (!prediction::needs_others_as_far(of.runs)) continue;
+    std::vector<RunKind> kinds;
+    for (const Run& run : of.runs) {
+      if (run.goes_on) of.distance = distance_of(run);
+      if (run.goes_on || !run.assumed_reads.empty()) continue;
+      RunKind kind{run.end, run.addresses};
+      kind.assumes_sizes = run.assumes_sizes;
+      kind.as_far = true;
+      kinds.push_back(kind);
+    }
+    for (const RunKind& kind : kinds) {
+      runs.expect(1);
+      if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
+        return status;
+    }
+  }
+  return wave.make(runs);
+}
+
 // `varied`: those of varied sizes, else those of the ends.
 absl::Status run_without_limit(Runs& runs, std::vector<Case>& cases, bool varied) {
   Wave wave;
@@ -529,6 +636,8 @@ absl::Status run_without_limit(Runs& runs, std::vector<Case>& cases, bool varied
     if (of.request->verdict_only) continue;
     for (const Run& run : of.runs) {
       if (!was_short(run) || !run.assumed_reads.empty() || run.varies_sizes != varied) continue;
+      // It is made again to come further.
+      if (of.distance.limit.count() > 0 && !run.as_far && !run.goes_on) continue;
       runs.expect(1);
       RunKind kind{run.end, run.addresses};
       kind.is_limited = false;
@@ -573,7 +682,7 @@ absl::Status run_varied_sizes(Runs& runs, std::vector<Case>& cases) {
 int seconds_to_assume(const std::vector<Run>& runs) {
   int64_t longest = 0;
   for (const Run& run : runs) {
-    if (run.assumed_reads.empty()) longest = std::max(longest, run.milliseconds);
+    if (run.assumed_reads.empty()) longest = std::max(longest, run.took_ms);
   }
   return std::max<int>(kLeastSecondsToAssume,
                        static_cast<int>(longest * kTimesAsLongToAssume / 1000));
@@ -627,19 +736,6 @@ absl::Status run_with_less(Runs& runs, std::vector<Case>& cases) {
   return wave.make(runs);
 }
 
-// Or whether all of it fits.
-absl::Status run_until_exit(Runs& runs, std::vector<Case>& cases) {
-  Wave wave;
-  for (Case& of : cases) {
-    if (!prediction::needs_runs_until_exit(of.runs)) continue;
-    RunKind kind{kHigh, kUp};
-    kind.until_exit = true;
-    if (const absl::Status status = add_in_both_orders(of, kind, runs, wave); !status.ok())
-      return status;
-  }
-  return wave.make(runs);
-}
-
 // The first runs of a request, and those in the other order of addresses that are sure to come.
 size_t expected_runs(const DryRunRequest& request) {
   return request.verdict_only || has_option(request.gpu, "addresses") ? 2 : kRunsOfRequest;
@@ -673,17 +769,17 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   std::vector<Case> cases;
   for (const DryRunRequest& request : requests) {
     runs.expect(expected_runs(request));
-    cases.push_back({&request, {}});
+    cases.push_back({&request, {}, {}});
   }
   absl::Status status = run_first(runs, cases);
   if (status.ok()) status = replace_failed_low(runs, cases);
   if (status.ok()) status = run_other_order(runs, cases);
   if (status.ok()) status = run_other_reads(runs, cases);
+  if (status.ok()) status = run_as_far(runs, cases);
   if (status.ok()) status = run_without_limit(runs, cases, /*varied=*/false);
   if (status.ok()) status = run_varied_sizes(runs, cases);
   if (status.ok()) status = run_without_limit(runs, cases, /*varied=*/true);
   if (status.ok()) status = run_with_less(runs, cases);
-  if (status.ok()) status = run_until_exit(runs, cases);
   runs_made_ += runs.ended();
   if (!status.ok()) return status;
   std::vector<Prediction> predictions;

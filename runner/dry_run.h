@@ -46,6 +46,10 @@ struct DryRunRequest {
   // Only the verdict is wanted: as few runs as it takes, from two to four. The peaks of a device
   // that is too small end at its capacity then.
   bool verdict_only = false;
+  // One of the runs goes on once it has shown its peak, for as long as all runs have taken by then,
+  // at most 30 s. So what comes later is seen, such as an evaluation. If it takes more, the other
+  // runs are made again to come as far.
+  bool goes_on = false;
 };
 
 // How far the runs of one call are.
@@ -58,12 +62,15 @@ struct DryRunProgress {
 };
 
 struct DryRunnerOptions {
-  bool until_exit = false;  // not only until the peak no longer moves
+  bool until_exit = false;  // all runs, not only until the peak no longer moves
   int timeout_s = 600;      // of each run
   WriteOptions writes;
   // Called about twice a second while runs are made, by the thread that waits for them; may be
   // empty.
   std::function<void(const DryRunProgress&)> progress;
+  // Called as runs end, while more are to come, with what those of one request say so far and how
+  // many they are, by the same thread; may be empty. Each call costs what a prediction does.
+  std::function<void(const prediction::Prediction& so_far, size_t runs)> so_far;
   // Asked some fifty times a second whether to end all runs; may be empty.
   std::function<bool()> is_cancelled;
   // Returns a request's program on a virtual GPU of this specification, for a process of a run; the

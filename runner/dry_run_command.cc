@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "prediction/prediction.h"
+#include "runner/allocator_setting.h"
 #include "runner/dry_run.h"
 #include "runner/dry_run_messages.h"
 #include "runner/locations.h"
@@ -28,15 +29,6 @@ constexpr char kCommand[] = "memledger dry-run";
 std::atomic<int> caught_signal{0};
 void note_signal(int signal) { caught_signal = signal; }
 
-std::string callers_setting() {
-  std::string setting;
-  for (const char* const name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
-    const char* const value = std::getenv(name);
-    if (value != nullptr) absl::StrAppend(&setting, value, ",");
-  }
-  return setting;
-}
-
 // Runs programs again with other settings of the allocator, where that may change something.
 absl::Status try_settings(DryRunner& runner, const std::vector<DryRunRequest>& requests,
                           std::vector<Prediction>& predictions) {
@@ -44,7 +36,7 @@ absl::Status try_settings(DryRunner& runner, const std::vector<DryRunRequest>& r
   std::vector<DryRunRequest> tried;
   for (size_t i = 0; i < requests.size(); ++i) {
     for (std::string& setting :
-         prediction::settings_worth_trying(predictions[i], callers_setting())) {
+         prediction::settings_worth_trying(predictions[i], callers_allocator_setting())) {
       DryRunRequest request = requests[i];
       request.allocator_setting = std::move(setting);
       request.verdict_only = true;
@@ -109,6 +101,9 @@ DryRunnerOptions runner_options(const DryRunOptions& options, ProgressLine& line
   result.timeout_s = options.timeout_s;
   result.writes = options.writes;
   result.progress = [&line](const DryRunProgress& progress) { line.show(progress); };
+  result.so_far = [&line](const Prediction& so_far, size_t runs) {
+    line.show_so_far(so_far, runs);
+  };
   result.is_cancelled = [] { return caught_signal != 0; };
   return result;
 }
@@ -120,6 +115,7 @@ std::vector<DryRunRequest> requests_of(const DryRunOptions& options) {
     request.gpu = gpu;
     request.program = options.program;
     request.assumptions = options.assumptions;
+    request.goes_on = !options.until_exit;
     requests.push_back(std::move(request));
   }
   return requests;
@@ -144,7 +140,10 @@ absl::Status predict_and_print(const DryRunOptions& options, ProgressLine& line,
   if (prints_text(options)) status = write_standard_output(prediction::to_text(predictions));
   if (status.ok() && options.settings) {
     line.set_title(absl::StrCat(kCommand, ": other settings"));
-    status = try_settings(runner, requests, predictions);
+    DryRunnerOptions other = runner_options(options, line);
+    other.so_far = nullptr;
+    DryRunner other_runner(other);
+    status = try_settings(other_runner, requests, predictions);
     line.clear();
   }
   for (const Prediction& prediction : prediction::in_reading_order(predictions)) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -53,16 +54,45 @@ std::string list_of(const TouchedFiles& files, bool removed, int64_t count) {
   return ": " + list;
 }
 
+// Compiled code, in the caches of Triton, Inductor, CUDA, PyTorch's extensions and Python, has no
+// values of a GPU.
+bool is_of_compiler(const std::string& path) {
+  constexpr const char* kCaches[] = {"/.triton/",          "/triton_cache/", "/torchinductor_",
+                                     "/torch_extensions/", "/ComputeCache/", "/__pycache__/"};
+  return std::any_of(std::begin(kCaches), std::end(kCaches),
+                     [&](const char* cache) { return absl::StrContains(path, cache); });
+}
+
 std::string number_of_files(int64_t count) {
   return count == 1 ? "a file" : absl::StrCat(count, " files");
 }
 
 }  // namespace
 
+bool ProgressLine::is_silent() const {
+  return std::chrono::steady_clock::now() - began_ < kSilentFor;
+}
+
 void ProgressLine::show(const DryRunProgress& progress) {
-  if (isatty(STDERR_FILENO) == 0 || std::chrono::steady_clock::now() - began_ < kSilentFor) return;
-  is_shown_ = true;
-  write_standard_error("\r\033[K" + text_of(progress).substr(0, line_width()));
+  if (is_silent()) return;
+  if (isatty(STDERR_FILENO) != 0) {
+    is_shown_ = true;
+    return write_standard_error("\r\033[K" + text_of(progress).substr(0, line_width()));
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_line_) return;
+  next_line_ = now + kLineEvery;
+  tell({text_of(progress)});
+}
+
+void ProgressLine::show_so_far(const prediction::Prediction& so_far, size_t runs) {
+  if (is_silent()) return;
+  std::string text = so_far.headline();
+  std::string& said = said_[so_far.specification];
+  if (std::exchange(said, text) == text) return;
+  clear();
+  tell({title_, ": after ", std::to_string(runs), runs == 1 ? " run" : " runs",
+        ", more follow: ", text});
 }
 
 void ProgressLine::clear() {
@@ -87,15 +117,21 @@ void tell_last_lines(const std::string& command, const prediction::ProgramEnd& p
 }
 
 void TouchedFiles::add(const prediction::Writes& writes) {
+  const bool is_held = writes.held_by != prediction::WritesHeldBy::kNothing;
+  int64_t compiled = 0;
   for (const prediction::LayerFile& file : writes.files) {
+    if (!is_held && is_of_compiler(file.path)) {
+      ++compiled;
+      continue;
+    }
     prediction::LayerFile& known = files.try_emplace(file.path, file).first->second;
     known.is_removed = known.is_removed && file.is_removed;
     known.bytes = std::max(known.bytes, file.bytes);
   }
-  written_count = std::max(written_count, writes.written_count);
+  written_count = std::max(written_count, writes.written_count - compiled);
   removed_count = std::max(removed_count, writes.removed_count);
   bytes = std::max(bytes, writes.bytes);
-  are_held = writes.held_by != prediction::WritesHeldBy::kNothing;
+  are_held = is_held;
 }
 
 void TouchedFiles::add(const prediction::Prediction& prediction) {

@@ -13,7 +13,11 @@
 
 namespace memledger::runner {
 
-// Says on a terminal how far the runs are, on one line. Not thread-safe.
+// How often that is where there is no terminal.
+constexpr std::chrono::seconds kLineEvery(10);
+
+// Says how far the runs are, on standard error: on a terminal on one line that changes, else on a
+// new line every ten seconds. Not thread-safe.
 class ProgressLine {
  public:
   // The line begins with `title`: `memledger dry-run`.
@@ -23,13 +27,19 @@ class ProgressLine {
   // Is silent in the first two seconds.
   void show(const DryRunProgress& progress);
   void clear();
+  // Says what the runs so far tell, once it is not silent and where that is something else than
+  // what was said before.
+  void show_so_far(const prediction::Prediction& so_far, size_t runs);
 
  private:
+  bool is_silent() const;
   std::string text_of(const DryRunProgress& progress) const;
 
   std::string title_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point next_line_ = began_ + kLineEvery;
   bool is_shown_ = false;
+  std::map<std::string, std::string> said_;  // by specification
 };
 
 // Prints the last lines of a program, if there are any.

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -14,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "prediction/fit_report.h"
 #include "prediction/prediction.h"
+#include "runner/allocator_setting.h"
 #include "runner/dry_run.h"
 #include "runner/dry_run_messages.h"
 #include "runner/locations.h"
@@ -67,12 +71,14 @@ class Session {
  public:
   explicit Session(const FitOptions& options) : options_(options), runner_(runner_options()) {}
 
-  absl::StatusOr<Prediction> predict(int64_t value, bool wants_peaks) {
+  // `goes_on`: one run does, once it has shown its peak.
+  absl::StatusOr<Prediction> predict(int64_t value, bool wants_peaks, bool goes_on) {
     line_.set_title(absl::StrCat(
         kCommand, ": ",
         printable(prediction::with_value(arguments_with_value(options_).front(), value))));
     DryRunRequest request = this->request(value);
     request.verdict_only = !wants_peaks;
+    request.goes_on = goes_on;
     auto predictions = make({std::move(request)});
     if (!predictions.ok()) return predictions.status();
     return std::move(predictions->front());
@@ -82,11 +88,11 @@ class Session {
   // them.
   absl::StatusOr<std::vector<prediction::MeasuredRemedy>> try_remedies(int64_t value,
                                                                        Prediction& prediction) {
-    std::vector<prediction::MeasuredRemedy> remedies;
     std::vector<DryRunRequest> requests;
-    for (const Remedy& remedy : kRemedies) {
-      if (is_set_already(remedy)) continue;
+    std::vector<prediction::MeasuredRemedy> remedies;
+    for (const Remedy& remedy : remedies_for(prediction)) {
       DryRunRequest request = this->request(value);
+      request.verdict_only = true;
       if (remedy.is_of_allocator) {
         request.allocator_setting = remedy.setting;
       } else {
@@ -97,16 +103,25 @@ class Session {
       result.setting = absl::StrCat(remedy.variable, "=", remedy.setting);
       remedies.push_back(std::move(result));
     }
-    const bool lacks_peaks = prediction::fit_point(value, prediction).may_be_cut();
-    if (lacks_peaks) requests.push_back(request(value));
     line_.set_title(absl::StrCat(kCommand, ": other settings"));
-    auto predictions = make(requests);
-    if (!predictions.ok()) return predictions.status();
+    auto verdicts = make(requests);
+    if (!verdicts.ok()) return verdicts.status();
+    // What it takes without a limit is worth runs only where the setting helps.
+    std::vector<DryRunRequest> wanted;
+    std::vector<prediction::MeasuredRemedy*> whose;
     for (size_t i = 0; i < remedies.size(); ++i) {
-      prediction::FitPoint point = prediction::fit_point(value, (*predictions)[i]);
-      remedies[i].verdict = point.verdict;
-      remedies[i].peaks = point.peaks;
+      remedies[i].verdict = (*verdicts)[i].verdict;
+      if (remedies[i].verdict != prediction::Verdict::kFits) continue;
+      requests[i].verdict_only = false;
+      wanted.push_back(std::move(requests[i]));
+      whose.push_back(&remedies[i]);
     }
+    const bool lacks_peaks = prediction::fit_point(value, prediction).may_be_cut();
+    if (lacks_peaks) wanted.push_back(request(value));
+    auto predictions = make(wanted);
+    if (!predictions.ok()) return predictions.status();
+    for (size_t i = 0; i < whose.size(); ++i)
+      whose[i]->peaks = prediction::fit_point(value, (*predictions)[i]).peaks;
     if (lacks_peaks) prediction = std::move(predictions->back());
     return remedies;
   }
@@ -116,6 +131,20 @@ class Session {
   const TouchedFiles& files() const { return files_; }
 
  private:
+  // Those of the allocator only where they may change something.
+  static std::vector<Remedy> remedies_for(const Prediction& prediction) {
+    const std::vector<std::string> of_allocator =
+        prediction::settings_worth_trying(prediction, callers_allocator_setting());
+    std::vector<Remedy> remedies;
+    for (const Remedy& remedy : kRemedies) {
+      const bool may_help =
+          !remedy.is_of_allocator ||
+          std::find(of_allocator.begin(), of_allocator.end(), remedy.setting) != of_allocator.end();
+      if (may_help && !is_set_already(remedy)) remedies.push_back(remedy);
+    }
+    return remedies;
+  }
+
   DryRunnerOptions runner_options() {
     DryRunnerOptions options;
     options.until_exit = options_.until_exit;
@@ -155,41 +184,94 @@ struct Found {
   TouchedFiles files;
 };
 
-absl::StatusOr<Found> find(const FitOptions& options) {
-  Session session(options);
-  FitSearch search(options.bounds);
-  Found found;
-  std::vector<Prediction> predictions;
-  while (const std::optional<int64_t> value = search.next()) {
-    auto prediction = session.predict(*value, search.wants_peaks(*value));
-    if (!prediction.ok()) return prediction.status();
-    search.note(prediction::fit_point(*value, *prediction));
-    if (!prediction->reason.empty()) found.failed = prediction->program;
-    predictions.push_back(*std::move(prediction));
+// Tries values until both sides are known, or the time is over.
+class Search {
+ public:
+  explicit Search(const FitOptions& options)
+      : options_(options), session_(options), search_(options.bounds) {}
+
+  absl::StatusOr<Found> find() {
+    if (const absl::Status status = try_values(); !status.ok()) return status;
+    if (const absl::Status status = see_what_comes_later(); !status.ok()) return status;
+    Found found;
+    if (const absl::Status status = report(found.report); !status.ok()) return status;
+    found.failed = failed_;
+    found.files = session_.files();
+    return found;
   }
-  FitReport& report = found.report;
-  report.gpu = options.gpu;
-  report.arguments = arguments_with_value(options);
-  report.bounds = options.bounds;
-  report.tried = search.tried();
-  report.outcome = search.outcome();
-  for (size_t i = 0; i < report.tried.size(); ++i) {
-    prediction::FitPoint& point = report.tried[i];
-    if (report.outcome.end == prediction::FitEnd::kProgramFailed ||
-        point.value != report.outcome.next || !point.peaks)
-      continue;
-    auto remedies = session.try_remedies(point.value, predictions[i]);
-    if (!remedies.ok()) return remedies.status();
-    report.measured = *std::move(remedies);
-    point = prediction::fit_point(point.value, predictions[i]);
-    report.remedied = point;
-    if (predictions[i].peak)
-      report.estimated = prediction::estimated_remedies(*predictions[i].peak);
+
+ private:
+  absl::Status try_values() {
+    while (const std::optional<int64_t> value = search_.next()) {
+      if (!predictions_.empty() && seconds() >= options_.within_s) {
+        ended_after_s_ = seconds();
+        break;
+      }
+      auto prediction = session_.predict(*value, search_.wants_peaks(*value), goes_on_);
+      if (!prediction.ok()) return prediction.status();
+      if (!prediction->reason.empty()) failed_ = prediction->program;
+      search_.note(prediction::fit_point(*value, *prediction));
+      predictions_[*value] = *std::move(prediction);
+    }
+    return absl::OkStatus();
   }
-  report.runs = session.runs();
-  found.files = session.files();
-  return found;
-}
+
+  // An evaluation that comes after the steps that were seen may take more. The largest value tells,
+  // with a run that goes on; where it does not fit, the search goes on with such runs.
+  absl::Status see_what_comes_later() {
+    while (!options_.until_exit) {
+      const std::optional<int64_t> largest = search_.outcome().largest;
+      if (!largest || has_gone_on_.count(*largest) > 0 ||
+          predictions_[*largest].ended != prediction::Ended::kAfterStep)
+        break;
+      goes_on_ = true;
+      auto prediction = session_.predict(*largest, /*wants_peaks=*/true, goes_on_);
+      if (!prediction.ok()) return prediction.status();
+      has_gone_on_.insert(*largest);
+      search_.replace(prediction::fit_point(*largest, *prediction));
+      predictions_[*largest] = *std::move(prediction);
+      if (const absl::Status status = try_values(); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status report(FitReport& report) {
+    report.gpu = options_.gpu;
+    report.arguments = arguments_with_value(options_);
+    report.bounds = options_.bounds;
+    report.tried = search_.tried();
+    report.outcome = search_.outcome();
+    report.seconds = ended_after_s_;
+    for (prediction::FitPoint& point : report.tried) {
+      if (report.outcome.end == prediction::FitEnd::kProgramFailed ||
+          point.value != report.outcome.next || !point.peaks)
+        continue;
+      Prediction& prediction = predictions_[point.value];
+      auto remedies = session_.try_remedies(point.value, prediction);
+      if (!remedies.ok()) return remedies.status();
+      report.measured = *std::move(remedies);
+      point = prediction::fit_point(point.value, prediction);
+      report.remedied = point;
+      if (prediction.peak) report.estimated = prediction::estimated_remedies(*prediction.peak);
+    }
+    report.runs = session_.runs();
+    return absl::OkStatus();
+  }
+
+  int64_t seconds() const {
+    return (std::chrono::steady_clock::now() - began_) / std::chrono::seconds(1);
+  }
+
+  const FitOptions& options_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  Session session_;
+  FitSearch search_;
+  bool goes_on_ = false;
+  std::map<int64_t, Prediction> predictions_;  // by value
+  std::set<int64_t> has_gone_on_;
+  prediction::ProgramEnd failed_;
+  int64_t ended_after_s_ = 0;
+};
 
 absl::Status write(const FitOptions& options, const FitReport& report) {
   if (!options.svg_file.empty()) {
@@ -238,7 +320,7 @@ int fit_command(const FitOptions& options) {
     return kCannotRun;
   }
   note_signals(&note_signal);
-  const auto found = find(options);
+  const auto found = Search(options).find();
   if (caught_signal != 0) return 128 + caught_signal;
   if (!found.ok()) {
     tell({"memledger fit: ", std::string(found.status().message())});

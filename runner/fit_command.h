@@ -20,6 +20,7 @@ struct FitOptions {
   std::string svg_file;                  // empty: none
   bool until_exit = false;               // not only until the peak no longer moves
   int timeout_s = 600;                   // of each run
+  int within_s = 3600;                   // after which no other value is tried
   std::vector<std::string> assumptions;  // FILE:LINE=VALUE
   WriteOptions writes;
   std::vector<std::string> program;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,7 +21,6 @@ using virtual_gpu::Specification;
 
 constexpr uint64_t kNoLimit = uint64_t{1} << 40;  // the most that a virtual GPU can have
 constexpr char kNoLimitText[] = ":1024GiB";
-constexpr uint64_t kLeastMemory = uint64_t{64} << 20;  // and the least
 
 std::string options_of(const std::string& specification) {
   const size_t comma = specification.find(',');
@@ -54,6 +54,35 @@ absl::StatusOr<std::string> file_with_memory(const Specification& specification,
   const absl::Status status = write_file(path, "device", virtual_gpu::profile_json(profile) + "\n");
   if (!status.ok()) return status;
   return "@" + path;
+}
+
+// Writes a file of the device with so many bytes more in its context.
+absl::StatusOr<std::string> file_with_context(const Specification& specification,
+                                              const DeviceSpecification& device, uint64_t more,
+                                              const std::string& folder) {
+  DeviceSpecification other = device;
+  const uint64_t bytes = specification.context_bytes_of(device) + more;
+  other.profile.context_bytes = other.profile.least_context_bytes = bytes;
+  Specification with_file = specification;
+  with_file.least_context = false;
+  return file_with_memory(with_file, other, device.capacity_bytes(), folder);
+}
+
+// The bytes of each device's context; empty where they differ.
+std::optional<uint64_t> context_of_all(const Specification& specification) {
+  const uint64_t first = specification.context_bytes_of(specification.devices[0]);
+  for (const DeviceSpecification& device : specification.devices) {
+    if (specification.context_bytes_of(device) != first) return std::nullopt;
+  }
+  return first;
+}
+
+std::string without_option(std::string specification, std::string_view option) {
+  const std::string begin = absl::StrCat(",", std::string(option), "=");
+  const size_t at = specification.find(begin);
+  if (at == std::string::npos) return specification;
+  const size_t end = std::min(specification.find(',', at + 1), specification.size());
+  return specification.erase(at, end - at);
 }
 
 // The options of a specification for devices that stand for those of `parsed`: small ones have no
@@ -115,21 +144,22 @@ absl::StatusOr<std::string> with_less(const std::string& specification, int64_t 
                                       const std::string& folder) {
   const auto parsed = virtual_gpu::parse_specification(specification);
   if (!parsed.specification) return absl::InvalidArgumentError(parsed.error);
+  const Specification& machine = *parsed.specification;
   const auto less = static_cast<uint64_t>(bytes);
-  std::string result, options = options_for(specification, *parsed.specification);
-  for (const DeviceSpecification& device : parsed.specification->devices) {
-    DeviceSpecification smaller = device;
-    smaller.memory_bytes = std::max(device.capacity_bytes(), less + kLeastMemory) - less;
+  if (const std::optional<uint64_t> context = context_of_all(machine)) {
+    return with_option(without_option(specification, "context"), "context",
+                       absl::StrCat(*context + less, "B"));
+  }
+  std::string result;
+  for (const DeviceSpecification& device : machine.devices) {
     const auto file =
-        file_with_memory(*parsed.specification, device, smaller.capacity_bytes(), folder);
+        machine.context_bytes_of(device) == 0
+            ? file_with_memory(machine, device, device.capacity_bytes() - less, folder)
+            : file_with_context(machine, device, less, folder);
     if (!file.ok()) return file.status();
     absl::StrAppend(&result, result.empty() ? "" : "+", *file);
-    // Small devices have no context unless they are told.
-    const uint64_t context = parsed.specification->context_bytes_of(device);
-    if (parsed.specification->context_bytes_of(smaller) != context)
-      options = with_option(std::move(options), "context", absl::StrCat(context, "B"));
   }
-  return result + options;
+  return result + options_for(specification, machine);
 }
 
 }  // namespace memledger::runner

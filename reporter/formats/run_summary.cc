@@ -328,6 +328,7 @@ struct Group {
   int64_t first_number = -1, last_number = -1;
   bool same_size = true;
   int64_t each = 0;
+  const ReportRow* first = nullptr;
 };
 
 // The storage may be far larger than the tensor that an operator has shown.
@@ -432,6 +433,7 @@ std::vector<Group> groups_of(const DeviceReport& rows, const RunOfDevice& run) {
     if (is_new) {
       groups.push_back(std::move(described));
       groups.back().each = bytes;
+      groups.back().first = &row;
     }
     Group& group = groups[entry->second];
     group.bytes += bytes;
@@ -455,6 +457,13 @@ std::string what_of(const Group& group) {
   if (group.last_number != group.first_number) number += "…" + std::to_string(group.last_number);
   std::string what = group.what;
   return table_name(what.insert(group.number_at, number));
+}
+
+// Returns `0…63.k` of the name, whose first number is the group's.
+std::string with_numbers(const std::string& name, const Group& group) {
+  const Numbered parts = numbered(name);
+  if (parts.number < 0 || group.first_number == group.last_number) return name;
+  return fmt::format("{}{}…{}{}", parts.before, group.first_number, group.last_number, parts.after);
 }
 
 std::string shape_and_dtype(const Group& group) {
@@ -642,6 +651,24 @@ void append(std::vector<std::string>& lines, const std::vector<std::string>& mor
 }
 
 }  // namespace
+
+std::vector<GroupedRows> grouped_rows(const DeviceReport& rows, const RunOfDevice& run) {
+  std::vector<GroupedRows> result;
+  for (const Group& group : groups_of(rows, run)) {
+    const ReportRow& row = *group.first;
+    GroupedRows grouped;
+    grouped.first = &row;
+    grouped.is_of_state = row.anonymous && group.shape == "various" && group.place.empty();
+    if (!row.anonymous) grouped.name = with_numbers(row.name, group);
+    if (grouped.is_of_state) grouped.name = group.what;
+    grouped.module = row.anonymous ? with_numbers(row.module, group) : row.module;
+    grouped.bytes = group.bytes;
+    grouped.each = group.same_size ? group.each : 0;
+    grouped.count = static_cast<int64_t>(group.count);
+    result.push_back(std::move(grouped));
+  }
+  return result;
+}
 
 std::string_view to_string(Part part) {
   switch (part) {

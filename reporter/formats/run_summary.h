@@ -93,6 +93,19 @@ struct PartBytes {
 // Returns the parts that have bytes. Their sum is that of the rows.
 std::vector<PartBytes> composition_of(const DeviceReport& rows, const RunOfDevice& run);
 
+// Rows that one line shows, as they differ in a number only: `cache.0…63.k`.
+struct GroupedRows {
+  const ReportRow* first = nullptr;  // the largest; lives as long as the rows
+  std::string name;                  // empty where it has none
+  std::string module;                // may be empty
+  int64_t bytes = 0;                 // of all
+  int64_t each = 0;                  // of each; 0: they differ in size
+  int64_t count = 0;
+  bool is_of_state = false;  // of an optimizer whose states have no names
+};
+// Returns all rows with bytes, the largest groups first. Cost grows with rows.
+std::vector<GroupedRows> grouped_rows(const DeviceReport& rows, const RunOfDevice& run);
+
 // Returns at most so many lines, each ended: with many devices fewer of each. Cost grows with rows.
 std::string run_summary(const RunReport& run, size_t most_lines);
 

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,6 +29,7 @@
 #include "prediction/run_files.h"
 #include "registry/allocation_failure.h"
 #include "registry/core/fork_safe_mutex.h"
+#include "registry/hooks/block_observer.h"
 #include "registry/hooks/close_books.h"
 #include "registry/hooks/stack_sampler.h"
 #include "registry/hooks/step_observer.h"
@@ -42,6 +44,7 @@
 #include "runner/inside/process_end.h"
 #include "runner/inside/python_program.h"
 #include "runner/inside/settled_peak.h"
+#include "runner/inside/stage_recorder.h"
 #include "runner/inside/trained_parameters.h"
 #include "runner/inside/write_in_copy.h"
 #include "text/output.h"
@@ -73,11 +76,16 @@ struct NamedPeak {
 struct Measure {
   std::string folder;
   bool until_step = false;
+  bool goes_on = false;           // after that, until it is told that it is enough
   bool until_call = false;        // of memledger::predict()
   std::atomic<pid_t> process{0};  // 0: not this one
   int expected_processes = 1;     // that train together
   TrainedParameters parameters;
+  StageRecorder stages;
+  std::atomic<bool> has_shown_enough{false};
+  std::atomic<int64_t> peak_when_settled{0};
   std::atomic<bool> is_done{false};
+  std::atomic<int64_t> calls{0};  // of the step of memledger::predict()
   std::atomic<int> writes_at_failures{0};
   std::atomic<steady_clock::rep> next_progress{0}, next_write{0};
   steady_clock::time_point began;
@@ -98,7 +106,10 @@ Measure& measure() {
 thread_local const void* stepping = nullptr;  // the first parameter of the step that runs
 // While an optimizer of Python steps: the first shard among what it reads.
 thread_local const void* stepping_shard = nullptr;
-thread_local int step_scopes = 0;  // of Python's optimizers that run
+thread_local int step_scopes = 0;                   // of Python's optimizers that run
+thread_local int nodes = 0;                         // of backward that run
+thread_local int running_operators = 0;             // one inside another
+thread_local bool began_without_gradients = false;  // the outermost of them
 thread_local bool is_measuring = false;
 
 const char* value_of(const char* variable) { return secure_getenv(variable); }
@@ -149,8 +160,38 @@ void keep_named_peak() {
   measure().named_peak = std::move(named);
 }
 
+// Whether the runner wants to know no more.
+bool is_enough() {
+  return measure().has_shown_enough.load(std::memory_order_relaxed) &&
+         access((measure().folder + "/" + prediction::kUntilEnough).c_str(), F_OK) == 0;
+}
+
+// Sampled where something is allocated, but the whole peak is known exactly.
+std::vector<prediction::MeasuredStage> stages_of(
+    const std::vector<prediction::MeasuredDevice>& devices) {
+  std::vector<prediction::MeasuredStage> stages = measure().stages.stages();
+  for (const prediction::MeasuredDevice& device : devices) {
+    const auto highest = [&](int64_t prediction::MeasuredStage::*peak) {
+      prediction::MeasuredStage* result = nullptr;
+      for (prediction::MeasuredStage& stage : stages) {
+        if (stage.device == device.index && (result == nullptr || stage.*peak > result->*peak))
+          result = &stage;
+      }
+      return result;
+    };
+    using prediction::MeasuredStage;
+    if (MeasuredStage* const stage = highest(&MeasuredStage::allocated_peak))
+      stage->allocated_peak = std::max(stage->allocated_peak, device.allocated_peak);
+    if (MeasuredStage* const stage = highest(&MeasuredStage::process_peak))
+      stage->process_peak = std::max(stage->process_peak, device.process_peak);
+  }
+  return stages;
+}
+
 void write(Ended ended, const std::string& cause, Detail detail) {
   Measure& measure = inside::measure();
+  // Processes that train together fail where one of them is told to end.
+  if (ended != Ended::kAfterStep && is_enough()) return;
   Measurement measurement;
   measurement.process = measure.process.load();
   measurement.rank = environment::rank(&value_of);
@@ -164,6 +205,13 @@ void write(Ended ended, const std::string& cause, Detail detail) {
     measurement.failure = measure.failure;
     if (ended == Ended::kAfterStep) measurement.kind_of_steps = measure.peak.kind();
   }
+  if (measure.has_shown_enough) {
+    const std::lock_guard<ForkSafeMutex> hold(measure.mutex);
+    measurement.kind_when_settled = measure.peak.kind();
+    measurement.has_grown_since = measured_totals().peak_bytes > measure.peak_when_settled;
+  }
+  measurement.calls = measure.calls;
+  measurement.stages = stages_of(measurement.devices);
   if (ended == Ended::kAfterStep)
     measurement.unstepped_parameters = static_cast<int64_t>(measure.parameters.unstepped());
   measurement.unknown_reads = measured_reads(/*with_lines=*/detail == Detail::kAll);
@@ -258,7 +306,8 @@ bool note_step(const void* parameter) {
   Measure& measure = inside::measure();
   const Totals totals = measured_totals();
   const size_t unstepped = measure.parameters.unstepped();
-  const uint64_t blocks = measure.until_step ? hash_of_blocks() : 0;
+  const bool looks = measure.until_step && !measure.has_shown_enough;
+  const uint64_t blocks = looks ? hash_of_blocks() : 0;
   int64_t step = 0, settled_at = 0;
   const std::vector<const void*> ended = ended_optimizers();
   {
@@ -280,7 +329,25 @@ bool note_step(const void* parameter) {
 // Called before an operator that writes under no_grad: writing to a parameter begins a step.
 void on_write(const at::Tensor& written) noexcept {
   const void* const parameter = measure().parameters.note_written(written);
-  if (stepping == nullptr) stepping = parameter;
+  if (parameter == nullptr || stepping != nullptr) return;
+  stepping = parameter;
+  measure().stages.note_step();
+}
+
+void end_now() {
+  if (measure().is_done.exchange(true)) return;
+  write_safely(Ended::kAfterStep);
+  _exit(EXIT_SUCCESS);
+}
+
+// The program has shown enough. One that goes on is written down, as it may be killed.
+void end_or_go_on() {
+  Measure& measure = inside::measure();
+  if (!measure.goes_on) return end_now();
+  if (measure.has_shown_enough) return;
+  measure.peak_when_settled = measured_totals().peak_bytes;
+  measure.has_shown_enough = true;
+  write_safely(Ended::kAfterStep);
 }
 
 void tell_progress(const char* op) {
@@ -300,7 +367,9 @@ void tell_progress(const char* op) {
     settled_at = measure.settled_at;
   }
   write_progress(op, settled_at);
-  if (is_due(measure.next_write, now - measure.began)) write_safely(Ended::kNot);
+  if (is_enough()) end_now();
+  if (is_due(measure.next_write, now - measure.began))
+    write_safely(measure.has_shown_enough ? Ended::kAfterStep : Ended::kNot);
 }
 
 bool is_optimizer_step(const at::RecordFunction& fn) {
@@ -308,7 +377,98 @@ bool is_optimizer_step(const at::RecordFunction& fn) {
          std::string_view(fn.name()).substr(0, kOptimizerStep.size()) == kOptimizerStep;
 }
 
+// Operators of which forward passes are made. A pass without any is seen by its backward.
+bool is_of_forward(std::string_view op) {
+  constexpr std::string_view kPrefix = "aten::";
+  constexpr std::string_view kOperators[] = {"_convolution",
+                                             "_native_multi_head_attention",
+                                             "addmm",
+                                             "baddbmm",
+                                             "batch_norm",
+                                             "bmm",
+                                             "conv1d",
+                                             "conv2d",
+                                             "conv3d",
+                                             "convolution",
+                                             "embedding",
+                                             "embedding_bag",
+                                             "group_norm",
+                                             "gru",
+                                             "layer_norm",
+                                             "linear",
+                                             "lstm",
+                                             "matmul",
+                                             "mm",
+                                             "rms_norm",
+                                             "scaled_dot_product_attention"};
+  if (op.substr(0, kPrefix.size()) != kPrefix) return false;
+  return std::binary_search(std::begin(kOperators), std::end(kOperators),
+                            op.substr(kPrefix.size()));
+}
+
+bool has_cuda_input(const at::RecordFunction& fn) {
+  const auto inputs = fn.inputs();
+  return std::any_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
+    return input.isTensor() && input.toTensor().defined() && input.toTensor().is_cuda();
+  });
+}
+
+// An operator that runs without gradients and is no optimizer's. Inside another one that began with
+// gradients, such as a function of the program's own, it belongs to that one.
+void note_evaluation(const at::RecordFunction& fn) {
+  StageRecorder& stages = measure().stages;
+  if (nodes > 0 || !began_without_gradients || stages.is_evaluation_noted()) return;
+  if (is_of_forward(fn.name()) && has_cuda_input(fn)) {
+    stages.note_forward_without_gradients();
+  } else if (!stages.is_without_gradients_noted()) {
+    stages.note_without_gradients();
+  }
+}
+
+// Modules in eval() mode may keep gradients.
+void note_mode(const at::RecordFunction& fn) {
+  using ModeOf = StageRecorder::ModeOf;
+  struct Mode {
+    std::string_view op;
+    size_t place;  // of the argument that tells whether it trains
+    ModeOf module;
+  };
+  constexpr Mode kModes[] = {{"aten::dropout", 2, ModeOf::kDropout},
+                             {"aten::feature_dropout", 2, ModeOf::kDropout},
+                             {"aten::batch_norm", 5, ModeOf::kNormalization}};
+  const std::string_view op = fn.name();
+  for (const Mode& mode : kModes) {
+    if (op == mode.op && fn.inputs().size() > mode.place && fn.inputs()[mode.place].isBool())
+      measure().stages.note_mode(mode.module, fn.inputs()[mode.place].toBool());
+  }
+}
+
+// An operator that runs with gradients.
+void note_forward(const at::RecordFunction& fn, bool reads_parameter) {
+  if (nodes > 0) return;
+  StageRecorder& stages = measure().stages;
+  if (reads_parameter && !stages.is_forward_open() && is_of_forward(fn.name()))
+    stages.note_forward();
+  if (stages.is_forward_open()) note_mode(fn);
+}
+
+void on_block(const BlockEvent& event) noexcept {
+  if (!event.birth || !event.device.is_cuda() || !is_measured()) return;
+  try {
+    const int device = static_cast<unsigned char>(event.device.index());
+    const BytesNow now = bytes_now(device);
+    measure().stages.note_bytes(device, now.allocated, now.process);
+  } catch (...) {  // a sample less
+  }
+}
+
+void note_ended(const at::RecordFunction& fn) {
+  if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) --nodes;
+  if (fn.scope() == at::RecordScope::FUNCTION) --running_operators;
+}
+
 void on_step_end(const at::RecordFunction& fn, at::ObserverContext* /*context*/) {
+  note_ended(fn);
   if (!is_optimizer_step(fn) || step_scopes == 0 || --step_scopes > 0) return;
   const void* const shard = std::exchange(stepping_shard, nullptr);
   if (shard == nullptr) return;
@@ -319,9 +479,20 @@ void on_step_end(const at::RecordFunction& fn, at::ObserverContext* /*context*/)
   }
 }
 
+void note_began(const at::RecordFunction& fn) {
+  if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) ++nodes;
+  if (fn.scope() == at::RecordScope::FUNCTION && ++running_operators == 1)
+    began_without_gradients = !at::GradMode::is_enabled();
+}
+
 // The first operator of the next forward pass ends the step.
 std::unique_ptr<at::ObserverContext> on_operator_or_step(const at::RecordFunction& fn) {
+  note_began(fn);
   if (!is_measured()) return nullptr;
+  if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    if (nodes == 1 && measure().stages.is_forward_open()) measure().stages.note_backward();
+    return nullptr;
+  }
   if (fn.scope() == at::RecordScope::USER_SCOPE) {
     if (is_optimizer_step(fn)) ++step_scopes;
     return nullptr;
@@ -329,20 +500,20 @@ std::unique_ptr<at::ObserverContext> on_operator_or_step(const at::RecordFunctio
   try {
     tell_progress(fn.name());
     if (!at::GradMode::is_enabled()) {
-      if (step_scopes == 0) return nullptr;
+      if (step_scopes == 0) {
+        note_evaluation(fn);
+        return nullptr;
+      }
       const void* const shard = measure().parameters.note_shards(fn);
       if (stepping_shard == nullptr) stepping_shard = shard;
       return nullptr;
     }
-    measure().parameters.note_inputs(fn);
+    note_forward(fn, measure().parameters.note_inputs(fn));
     if (stepping == nullptr) return nullptr;
-    if (!note_step(std::exchange(stepping, nullptr))) return nullptr;
+    if (note_step(std::exchange(stepping, nullptr))) end_or_go_on();
   } catch (...) {  // a step less
-    return nullptr;
   }
-  if (measure().is_done.exchange(true)) return nullptr;
-  write_safely(Ended::kAfterStep);
-  _exit(EXIT_SUCCESS);
+  return nullptr;
 }
 
 // Others need not wait for this process.
@@ -440,7 +611,9 @@ void measure_if_asked() {
   measure.folder = folder;
   const char* const until = value_of(prediction::kUntilVariable);
   const bool takes_any = until != nullptr && std::string_view(until) == prediction::kUntilAnyStep;
-  measure.until_step = takes_any || (until != nullptr && std::string_view(until) == "step");
+  measure.goes_on = until != nullptr && std::string_view(until) == prediction::kUntilEnough;
+  measure.until_step =
+      takes_any || measure.goes_on || (until != nullptr && std::string_view(until) == "step");
   if (takes_any) measure.peak.take_any_steps();
   measure.until_call = until != nullptr && std::string_view(until) == prediction::kUntilCall;
   measure.expected_processes = processes_that_train_together();
@@ -467,10 +640,12 @@ void measure_if_asked() {
   std::atexit(&write_at_exit);
   std::at_quick_exit(&write_at_exit);
   add_step_observer(&on_write);
-  calibrate_if_asked();
+  set_block_observer(&on_block);
+  calibrate_if_asked();  // may set an observer of its own
   at::addGlobalCallback(at::RecordFunctionCallback(&on_operator_or_step, &on_step_end)
                             .needsInputs(true)
-                            .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
+                            .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE,
+                                     at::RecordScope::BACKWARD_FUNCTION}));
   tell_python_names_soon();
 }
 
@@ -493,14 +668,18 @@ void measure_before_python_ends() {
 
 }  // namespace memledger::inside
 
-extern "C" void memledger_measured_call_begins() { memledger::inside::reset_measured_peaks(); }
+extern "C" void memledger_measured_call_begins() {
+  memledger::inside::reset_measured_peaks();
+  memledger::inside::measure().stages.forget_peaks();
+}
 
 extern "C" int64_t memledger_measured_call_peaks() {
+  ++memledger::inside::measure().calls;
   return memledger::inside::measured_totals().peak_bytes;
 }
 
 extern "C" void memledger_measured_call_ended(const char* cause) {
   using memledger::prediction::Ended;
   if (memledger::inside::measure().is_done.exchange(true)) return;
-  memledger::inside::write_safely(Ended::kAtExit, cause == nullptr ? "" : cause);
+  memledger::inside::write_safely(Ended::kAfterCall, cause == nullptr ? "" : cause);
 }

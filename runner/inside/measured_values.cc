@@ -41,10 +41,15 @@ c10::Device cuda(size_t index) {
   return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
 }
 
-std::vector<memledger_virtual_gpu_use> uses() {
-  if (has_real_devices()) return real_device_uses();
+decltype(&memledger_virtual_gpu_uses) virtual_uses() {
   static const auto ask = reinterpret_cast<decltype(&memledger_virtual_gpu_uses)>(
       dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_uses"));
+  return ask;
+}
+
+std::vector<memledger_virtual_gpu_use> uses() {
+  if (has_real_devices()) return real_device_uses();
+  const auto ask = virtual_uses();
   if (ask == nullptr) return {};
   std::vector<memledger_virtual_gpu_use> rows(ask(nullptr, 0));
   rows.resize(std::min(rows.size(), ask(rows.data(), rows.size())));
@@ -125,27 +130,36 @@ bool may_be_recomputed(const ReportRow& row) {
   }
 }
 
-void add_rows(const DeviceReport& report, prediction::MeasuredPeak& peak) {
-  std::vector<const ReportRow*> largest;
-  for (const ReportRow& row : report.rows) {
+prediction::MeasuredRow row_of(const GroupedRows& rows) {
+  prediction::MeasuredRow row = row_of(*rows.first);
+  if (!rows.name.empty()) row.name = rows.name;
+  row.is_anonymous = rows.name.empty();
+  if (!rows.module.empty()) row.layer = rows.module;
+  if (rows.is_of_state) row.shape = row.place = "";
+  row.bytes = rows.bytes;
+  row.count = rows.count;
+  row.each_bytes = rows.each;
+  return row;
+}
+
+void add_rows(const RunOfDevice& run, prediction::MeasuredPeak& peak) {
+  for (const ReportRow& row : run.peak.rows) {
     const int64_t bytes = row.nbytes.value_or(0);
     peak.by_role[is_workspace(row) ? "workspace" : std::string(machine_name(row.role))] += bytes;
-    if (std::string layer = layer_of(row, row.module); !layer.empty()) {
-      if (may_be_recomputed(row)) peak.activations_by_layer[layer] += bytes;
-      peak.by_layer[std::move(layer)] += bytes;
+    std::string layer = layer_of(row, row.module);
+    if (layer.empty()) {
+      peak.without_layer_bytes += bytes;
+      continue;
     }
-    largest.push_back(&row);
+    if (may_be_recomputed(row)) peak.activations_by_layer[layer] += bytes;
+    peak.by_layer[std::move(layer)] += bytes;
   }
   keep_largest(peak.by_layer, kLargestLayers);
   keep_largest(peak.activations_by_layer, kLargestLayers);
-  const auto shown = static_cast<ptrdiff_t>(std::min(largest.size(), kLargestRows));
-  std::partial_sort(largest.begin(), largest.begin() + shown, largest.end(),
-                    [](const ReportRow* a, const ReportRow* b) {
-                      return std::make_pair(-a->nbytes.value_or(0), a->storage_id) <
-                             std::make_pair(-b->nbytes.value_or(0), b->storage_id);
-                    });
-  for (ptrdiff_t i = 0; i < shown; ++i) peak.largest.push_back(row_of(*largest[i]));
-  const ReportRow* const last = report.row_that_made_peak();
+  const std::vector<GroupedRows> groups = grouped_rows(run.peak, run);
+  for (size_t i = 0; i < std::min(groups.size(), kLargestRows); ++i)
+    peak.largest.push_back(row_of(groups[i]));
+  const ReportRow* const last = run.peak.row_that_made_peak();
   if (last == nullptr) return;
   peak.op = last->op;
   peak.phase = phase_text(last->phase);
@@ -264,8 +278,8 @@ prediction::MeasuredPeak measured_peak(int device) {
   prediction::MeasuredPeak peak;
   peak.device = device;
   for (const DeviceReport& of_device : report.devices) {
-    add_rows(of_device, peak);
     const RunOfDevice run = run_of_device(of_device);
+    add_rows(run, peak);
     for (const PartBytes& part : composition_of(run.peak, run))
       peak.parts.push_back({std::string(to_string(part.part)), part.bytes, part.inferred_bytes});
   }
@@ -305,6 +319,21 @@ prediction::MeasuredFailure measured_failure(const AllocationFailure& failed) {
   if (const std::vector<memledger_virtual_gpu_use> all = uses(); device < all.size())
     failure.free_bytes = static_cast<int64_t>(all[device].total_bytes - all[device].used_bytes);
   return failure;
+}
+
+BytesNow bytes_now(int device) {
+  BytesNow now;
+  const auto statistics = device_statistics(cuda(static_cast<size_t>(device)));
+  if (!statistics) return now;
+  now.allocated = statistics->allocated_bytes.current;
+  now.process = statistics->reserved_bytes.current;
+  const auto ask = virtual_uses();
+  if (has_real_devices() || ask == nullptr) return now;
+  std::array<memledger_virtual_gpu_use, 16> rows = {};
+  const auto place = static_cast<size_t>(device);
+  if (place < rows.size() && ask(rows.data(), place + 1) > place)
+    now.process = static_cast<int64_t>(rows[place].used_bytes);
+  return now;
 }
 
 Totals measured_totals() {

@@ -46,24 +46,27 @@ void for_each_input(const at::RecordFunction& fn, const Take& take) {
 
 }  // namespace
 
-void TrainedParameters::note_inputs(const at::RecordFunction& fn) {
-  for_each_input(fn, [this](const at::Tensor& tensor) { note(tensor); });
+bool TrainedParameters::note_inputs(const at::RecordFunction& fn) {
+  bool any = false;
+  for_each_input(fn, [&](const at::Tensor& tensor) { any = note(tensor) || any; });
+  return any;
 }
 
-void TrainedParameters::note(const at::Tensor& tensor) {
+bool TrainedParameters::note(const at::Tensor& tensor) {
   c10::StorageImpl* const storage = storage_of_parameter(tensor);
-  if (storage == nullptr) return;
+  if (storage == nullptr) return false;
   if (const uint32_t now = generation_.load(std::memory_order_acquire); noted.generation != now) {
     noted = Noted{};
     noted.generation = now;
   }
   const void*& place = noted.place_of(storage);
-  if (place == storage) return;
+  if (place == storage) return true;
   place = storage;
   const std::lock_guard<ForkSafeMutex> lock(mutex_);
   // What a forward pass reads is no shard, though an optimizer may have come first.
   parameters_.try_emplace(storage, Parameter{weak(storage)}).first->second.is_shard = false;
   if (parameters_.size() >= sweep_at_) forget_ended();
+  return true;
 }
 
 void TrainedParameters::forget_ended() {

@@ -18,9 +18,9 @@ namespace memledger::inside {
 // meaning, and no data stays alive. Thread-safe.
 class TrainedParameters {
  public:
-  // Notes the parameters among an operator's inputs, which runs with grad mode on. Costs a look at
-  // each input for those that are known.
-  void note_inputs(const at::RecordFunction& fn);
+  // Notes the parameters among an operator's inputs, which runs with grad mode on, and returns
+  // whether there are any. Costs a look at each input for those that are known.
+  bool note_inputs(const at::RecordFunction& fn);
   // Notes that a step writes to a tensor. Some optimizers write to its data(), which has the
   // parameter's storage and does not require grad. Returns that storage; nullptr where it is no
   // parameter's.
@@ -46,7 +46,7 @@ class TrainedParameters {
     bool is_gathered = false;
   };
 
-  void note(const at::Tensor& tensor);
+  bool note(const at::Tensor& tensor);
   void forget_ended();
 
   ForkSafeMutex mutex_;

@@ -90,7 +90,7 @@ TEST_CASE("the peaks of a convolutional network's step hold LibTorch's own") {
   // On another kind of device.
   const TestVerdict verdict = fits_on("t4", step);
   CHECK_MESSAGE(verdict, verdict);
-  CHECK(verdict.message() == "t4: fits");
+  CHECK(verdict.message() == "t4: fits through run 2 of the step; no evaluation was seen");
 }
 
 TEST_CASE("the peaks of an MLP's step are LibTorch's own, and nothing happens here") {
@@ -105,7 +105,9 @@ TEST_CASE("the peaks of an MLP's step are LibTorch's own, and nothing happens he
   CHECK(after.allocation[0].allocated == before.allocation[0].allocated);
   CHECK(after.allocated_bytes[0].peak == before.allocated_bytes[0].peak);
   CHECK(prediction->verdict == Verdict::kFits);
-  CHECK(prediction->sentence() == "fits");
+  CHECK(prediction->sentence().rfind("fits through run ", 0) == 0);
+  CHECK_FALSE(prediction->whole_run);
+  CHECK_FALSE(prediction->saw_evaluation);
   REQUIRE(prediction->devices.size() == 1);
   const DevicePrediction& device = prediction->devices.front();
   const Peaks truth = run_here(step);
@@ -116,7 +118,7 @@ TEST_CASE("the peaks of an MLP's step are LibTorch's own, and nothing happens he
   CHECK_FALSE(prediction->peak->largest.empty());
 }
 
-TEST_CASE("the verdict turns within 4 MiB of both ends") {
+TEST_CASE("the verdict turns within 4 MiB of the low end, and 28 of the high one") {
   Mlp mlp;
   const auto step = [&] { mlp.step(); };
   const auto prediction = predict(step, kOneOrder);
@@ -124,7 +126,7 @@ TEST_CASE("the verdict turns within 4 MiB of both ends") {
   const DevicePrediction& device = prediction->devices.front();
   // A device of less than 2 GiB has no context of its own.
   PredictOptions options;
-  options.capacity_bytes = device.process_peak.high - device.context.high + 4 * kMiB;
+  options.capacity_bytes = device.process_peak.high - device.context.high + 28 * kMiB;
   const TestVerdict enough = fits_on(kOneOrder.gpu, step, options);
   CHECK_MESSAGE(enough, enough);
   options.capacity_bytes = device.allocated_peak.low - 4 * kMiB;
@@ -212,7 +214,7 @@ TEST_CASE("a step that takes more each time is not said to fit") {
 TEST_CASE("what was predicted before steers the new processes, too") {
   int64_t largest = 0;
   PredictOptions options = kOneOrder;
-  options.capacity_bytes = 300 * kMiB;
+  options.capacity_bytes = 320 * kMiB;
   for (int64_t blocks = 1; blocks <= 4; ++blocks) {
     const auto prediction = predict([&] { bytes_on_gpu(blocks * 96 * kMiB); }, options);
     REQUIRE_MESSAGE(prediction.ok(), prediction.status().message());

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -187,7 +188,10 @@ TEST_CASE("a size without an upper bound is never told to fit") {
 std::vector<Run> varied_runs(int64_t peak_mib, int64_t held_back_mib) {
   Run varied = run(kHigh, {device(peak_mib)});
   varied.varies_sizes = true;
+  // They are part of the context.
   varied.held_back_bytes = held_back_mib * kMiB;
+  varied.processes[0].devices[0].process_peak += varied.held_back_bytes;
+  varied.processes[0].devices[0].context_bytes += varied.held_back_bytes;
   return {varied, in_other_order(varied)};
 }
 
@@ -318,8 +322,7 @@ TEST_CASE("CUDA's pool counts no allocations: a probe is held to the peak, and t
   probe.processes[0].devices[0].allocated_peak += kMiB;
   CHECK(predict("test", {low, high, probe}).unknown_reads[0].effect ==
         MeasuredRead::Effect::kWithin);
-  // 1000 MiB that are short, or cached.
-  prediction.devices[0].reserved_peak.high += 200 * kMiB;
+  prediction.verdict = Verdict::kDoesNotFit;
   CHECK_FALSE(settings_worth_trying(prediction, "").empty());
   CHECK(settings_worth_trying(prediction, "backend:cudaMallocAsync,").empty());
 }
@@ -328,24 +331,46 @@ TEST_CASE("the largest stand in columns, by their names or their layers") {
   Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
   MeasuredPeak peak;
   peak.op = "aten::conv2d";
-  peak.parts = {{"activations", 2 * kMiB, kMiB}, {"optimizer state", 3 * kMiB, 0}};
-  peak.by_layer = {{"my_net.user_embed", kMiB}};
+  peak.parts = {{"activations", 7 * kMiB, kMiB}, {"optimizer state", 3 * kMiB, 0}};
+  // The largest of more layers are kept.
+  peak.by_layer = {
+      {"my_net.user_embed", kMiB}, {"b", kMiB / 2}, {"d", kMiB}, {"e", 2 * kMiB}, {"f", kMiB / 4}};
+  peak.without_layer_bytes = 5 * kMiB;
   const std::string place =
       "a.cc:1 (anonymous namespace)::Net<int>::forward(at::Tensor const&, f(*)(int)) const";
   peak.largest = {
       {"my_net.weight", "aten::to", "forward", "my_net", "a.cc:2 main", "(3,)", 2 * kMiB, false},
       {"Tensor7", "aten::conv2d", "backward", "conv1", place, "", kMiB, true},
-      {"Tensor8", "aten::mm", "other", "", "b.cc:3 Net::operator()(int)", "(64, 64)", kMiB, true}};
+      {"Tensor8", "aten::mm", "other", "", "b.cc:3 Net::operator()(int)", "(64, 64)", kMiB, true},
+      {"cache.0…63.k", "aten::zeros", "other", "", "c.cc:1 f", "(8,)", 4 * kMiB, false, 64,
+       kMiB / 16}};
   high.processes[0].peak = peak;
   const std::string text = predict("test", {low, high}).to_text();
-  CHECK(contains(text, "by part:  optimizer state 3.0 MiB, activations 2.0 MiB\n"));
-  CHECK(contains(text, "by layer: my_net.user_embed 1.0 MiB\n"));
+  // Each adds up to the total.
+  CHECK(contains(text, "  tensors requested 10.0 MiB\n"));
+  CHECK(contains(text, "by part:  activations 7.0 MiB, optimizer state 3.0 MiB\n"));
   CHECK(contains(text,
-                 "       2.0 MiB  my_net.weight  (3,)         aten::to, forward, at a.cc:2 main\n"
-                 "       1.0 MiB                 (workspace)  aten::conv2d, backward, in conv1, at "
-                 "a.cc:1 (anonymous namespace)::Net<int>::forward\n"
-                 "       1.0 MiB                 (64, 64)     aten::mm, at b.cc:3 "
-                 "Net::operator()\n"));
+                 "by layer: e 2.0 MiB, d 1.0 MiB, my_net.user_embed 1.0 MiB, b 512.0 KiB, "
+                 "other layers 512.0 KiB, no layer 5.0 MiB\n"));
+  CHECK(contains(
+      text,
+      "       2.0 MiB                 my_net.weight  (3,)         aten::to, forward, at a.cc:2 "
+      "main\n"
+      "       1.0 MiB                                (workspace)  aten::conv2d, backward, in "
+      "conv1, "
+      "at a.cc:1 (anonymous namespace)::Net<int>::forward\n"
+      "       1.0 MiB                                (64, 64)     aten::mm, at b.cc:3 "
+      "Net::operator()\n"
+      "       4.0 MiB  64 x 64.0 KiB  cache.0…63.k   (8,)         aten::zeros, at c.cc:1 f\n"
+      "       2.0 MiB  all others\n"));
+}
+
+TEST_CASE("no device is said to fit where the verdict is not known or failed") {
+  Run bad = run(kLow, {device(500)});
+  bad.program.timed_out = true;
+  const Prediction prediction = predict("test", {bad, run(kHigh, {device(500)})});
+  CHECK(prediction.verdict == Verdict::kNotKnown);
+  CHECK(prediction.devices[0].verdict == Verdict::kNotKnown);
 }
 
 TEST_CASE("a low end that assumed sizes proves nothing") {
@@ -403,6 +428,14 @@ TEST_CASE("settings of the allocator are tried where they can change something")
   CHECK(settings_worth_trying(failing(1200, 950), "").empty());
   const Prediction fits = predict("test", {run(kLow, {device(700)}), run(kHigh, {device(700)})});
   CHECK(settings_worth_trying(fits, "").empty());
+  // Nor where it fits, however much is cached, or where a size has no largest value.
+  MeasuredDevice cached = device(900);
+  cached.allocated_peak = 100 * kMiB;
+  CHECK(settings_worth_trying(predict("test", {run(kLow, {cached}), run(kHigh, {cached})}), "")
+            .empty());
+  Run open_high = run(kHigh, {cached});
+  open_high.processes[0].unknown_reads = {open_read(kMiB)};
+  CHECK(settings_worth_trying(predict("test", {run(kLow, {cached}), open_high}), "").empty());
 
   Prediction prediction = failing(1000, 800);
   add_setting("max_split_size_mb:128", failing(1000, 800), prediction);
@@ -539,34 +572,126 @@ TEST_CASE("steps that were alike need something to spare for another, or it is n
   with_less.held_back_bytes = 32 * kMiB;
   const Prediction proved = predict("test", {low, high, with_less});
   CHECK(proved.verdict == Verdict::kFits);
-  CHECK(contains(proved.to_text(), "It fits with 32.0 MiB less, too"));
+  CHECK(contains(proved.to_text(), "It fits with 32.0 MiB less, too.\n"));
   CHECK(proved.devices[0].process_peak.high == 969 * kMiB);
   Run failed = failed_run(kHigh, 960);
   failed.held_back_bytes = 32 * kMiB;
   CHECK(predict("test", {low, high, with_less, failed}).verdict == Verdict::kNotKnown);
-  // Or unless all of its steps do.
-  CHECK_FALSE(needs_runs_until_exit({low, high, with_less}));
-  CHECK(needs_runs_until_exit({low, high, with_less, failed}));
-  Run to_exit = run(kHigh, {device(969)});
-  to_exit.until_exit = true;
-  const Prediction seen = predict("test", {low, high, failed, to_exit});
-  CHECK(seen.verdict == Verdict::kFits);
-  CHECK(contains(seen.to_text(), "all of its steps were run, too"));
-  Run failed_later = failed_run(kHigh, 990);
-  failed_later.until_exit = true;
-  CHECK(predict("test", {low, high, failed, to_exit, failed_later}).verdict == Verdict::kNotKnown);
-  Run too_long = to_exit;
-  too_long.program.timed_out = true;
-  CHECK(predict("test", {low, high, failed, too_long}).verdict == Verdict::kNotKnown);
   // What LibTorch can free again is not short.
   high.processes[0].devices = {device(1010)};
   CHECK(contains(predict("test", {low, high}).sentence(), "not known: nothing is to spare"));
   CHECK(contains(predict("test", {low, high, with_less}).to_text(),
-                 "test: fits, as LibTorch empties its cache"));
-  // A program that was seen to its end has no later steps.
-  for (Run* const one : {&low, &high}) one->processes[0].kind_of_steps = Steps::kNone;
+                 "test: fits through step 0, as LibTorch empties its cache; no evaluation"));
+}
+
+TEST_CASE("every program needs 1 % or 24 MiB to spare, as a real device may take more") {
+  Run low = run(kLow, {device(500)}), high = run(kHigh, {device(976)});
   CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
-  CHECK(margin_to_test({low, high}) == 0);
+  high.processes[0].devices = {device(977)};
+  const Prediction narrow = predict("test", {low, high});
+  CHECK(
+      narrow.sentence() ==
+      "not known: only 23.0 MiB is to spare, and a real device may take up to 1 % or 24 MiB more");
+  CHECK(exit_status({narrow}) == 11);
+  REQUIRE(margin_to_test({low, high}) == 24 * kMiB);
+  Run with_less = high;
+  with_less.held_back_bytes = 24 * kMiB;
+  CHECK(predict("test", {low, high, with_less}).verdict == Verdict::kFits);
+  // So where the steps of several kinds came again.
+  for (Run* const one : {&low, &high}) {
+    one->processes[0].ended = Ended::kAfterStep;
+    one->processes[0].kind_of_steps = Steps::kRepeat;
+  }
+  CHECK(predict("test", {low, high}).verdict == Verdict::kNotKnown);
+}
+
+// A run that ended after a step.
+Run cut_run(Run::End end, int64_t peak_mib, int64_t steps) {
+  Run cut = run(end, {device(peak_mib)});
+  cut.processes[0].ended = Ended::kAfterStep;
+  cut.processes[0].steps = steps;
+  cut.processes[0].kind_of_steps = Steps::kAlike;
+  return cut;
+}
+
+TEST_CASE("what was not seen is in the sentence, in the first line and in the JSON") {
+  Run low = cut_run(kLow, 500, 20), high = cut_run(kHigh, 500, 289);
+  Prediction prediction = predict("test", {low, high});
+  CHECK(exit_status({prediction}) == 0);
+  CHECK(prediction.sentence() == "fits through step 289; no evaluation was seen");
+  CHECK(contains(prediction.to_text(),
+                 "test: fits through step 289, 500.0 MiB to spare; no evaluation was seen\n"));
+  CHECK(contains(to_text({prediction, prediction}),
+                 "  fits through step 289, 500.0 MiB to spare; no evaluation was seen\n"));
+  Json json = Json::parse(prediction.to_json());
+  CHECK(json["whole_run"] == false);
+  CHECK(json["through_step"] == 289);
+  CHECK(json["evaluation_seen"] == false);
+
+  high.processes[0].stages = {{Stage::kTraining, 0, 300 * kMiB, 500 * kMiB},
+                              {Stage::kEvaluation, 0, 200 * kMiB, 450 * kMiB}};
+  low.processes[0].stages = {{Stage::kTraining, 0, 250 * kMiB, 480 * kMiB}};
+  prediction = predict("test", {low, high});
+  CHECK(prediction.sentence() == "fits through step 289");
+  const std::string text = prediction.to_text();
+  CHECK(contains(text, "  in training            480.0 MiB   500.0 MiB   300.0 MiB of tensors\n"));
+  // The run of the low end ended before it.
+  CHECK(contains(text, "  in evaluation                  ?   450.0 MiB   200.0 MiB of tensors\n"));
+  json = Json::parse(prediction.to_json())["devices"][0]["stages"];
+  CHECK(json[0]["stage"] == "training");
+  CHECK(json[0]["process_peak"] == Json{{"low", 480 * kMiB}, {"high", 500 * kMiB}});
+  CHECK(json[1]["process_peak"]["low"] == 0);
+
+  SUBCASE("one run that came to the program's end has seen all of it") {
+    high.processes[0].ended = Ended::kAtExit;
+    prediction = predict("test", {low, high});
+    CHECK(prediction.sentence() == "fits");
+    json = Json::parse(prediction.to_json());
+    CHECK(json["whole_run"] == true);
+    CHECK(json["through_step"].is_null());
+    CHECK(json["program"]["until"] == "exit");
+  }
+  SUBCASE("of a step that was handed over how often it ran") {
+    for (Run* const one : {&low, &high}) {
+      one->processes[0].ended = Ended::kAfterCall;
+      one->processes[0].calls = 2;
+      one->processes[0].stages.clear();
+    }
+    CHECK(predict("test", {low, high}).sentence() ==
+          "fits through run 2 of the step; no evaluation was seen");
+  }
+}
+
+TEST_CASE("where the run that went on shows more, the others are made again to come as far") {
+  const Run low = cut_run(kLow, 500, 20), high = cut_run(kHigh, 500, 20);
+  Run further = in_other_order(cut_run(kHigh, 500, 900));
+  further.goes_on = true;
+  CHECK_FALSE(needs_others_as_far({low, high, further}));
+  further.processes[0].devices = {device(800)};
+  further.processes[0].has_grown_since = true;
+  CHECK(needs_others_as_far({low, high, further}));
+  // The new ones stand in the places of the old.
+  Run low_again = cut_run(kLow, 790, 1000), high_again = cut_run(kHigh, 810, 1000);
+  for (Run* const again : {&low_again, &high_again}) again->as_far = true;
+  const Prediction all = predict("test", {low, high, further, low_again, high_again});
+  CHECK(all.devices[0].process_peak.low == 790 * kMiB);
+  CHECK(all.devices[0].process_peak.high == 810 * kMiB);
+  CHECK(all.verdict == Verdict::kFits);
+
+  Run fails = in_other_order(failed_run(kHigh, 990));
+  fails.goes_on = true;
+  CHECK(needs_others_as_far({low, high, fails}));
+  CHECK(predict("test", {low, high, fails}).verdict == Verdict::kNotKnown);
+  Run low_fails = failed_run(kLow, 990), high_fails = failed_run(kHigh, 990);
+  for (Run* const again : {&low_fails, &high_fails}) again->as_far = true;
+  CHECK(predict("test", {low, high, fails, low_fails, high_fails}).verdict == Verdict::kDoesNotFit);
+
+  SUBCASE("or where it saw steps to the end that went on to differ") {
+    further.processes[0].has_grown_since = false;
+    further.processes[0].ended = Ended::kAtExit;
+    further.processes[0].kind_when_settled = Steps::kDiffer;
+    CHECK(needs_others_as_far({low, high, further}));
+  }
 }
 
 TEST_CASE("a process that was ended after a step has ended well, whatever its launcher says") {
@@ -657,12 +782,17 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
                                   "net.0",
                                   "a.cc:1 f",
                                   {{"parameter", 5}},
-                                  {{"T", "op", "other", "conv1", "a.cc:1", "(1,)", 9, true}},
+                                  {{"T", "op", "other", "conv1", "a.cc:1", "(1,)", 9, true, 3, 3}},
                                   {{"net.0", 5}, {"net.2", 7}},
+                                  6,
                                   {{"net.2", 6}},
                                   {{"activations", 9, 4}}};
   measurement.cause = "SIGSEGV";
   measurement.unstepped_parameters = 13;
+  measurement.calls = 2;
+  measurement.kind_when_settled = Steps::kRepeat;
+  measurement.has_grown_since = true;
+  measurement.stages = {{Stage::kTraining, 0, 5, 6}, {Stage::kNeither, 1, 7, 8}};
   measurement.failure->free_bytes = 3;
   measurement.allocator_settings = "max_split_size_mb:64";
   measurement.missing_cudnn = "nvidia-cudnn-cu13==9.19.*";
@@ -675,7 +805,6 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
                                {"aten::copy_", "b.cc:5", 1, 0, Kind::kReceived},
                                {"aten::is_nonzero", "", 2, 0, Kind::kBranch},
                                {"aten::item", "b.cc:6", 1, 0, Kind::kFraction, false, "5a", 1.5},
-
                                {"cuFFT's work area", "", 2, 0, Kind::kModel, false}};
   const std::string text = to_json(measurement);
   const auto read = parse_measurement(text);
@@ -687,10 +816,19 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->peak->activations_by_layer.at("net.2") == 6);
   CHECK(read->peak->largest.at(0).layer == "conv1");
   CHECK(read->peak->largest.at(0).is_anonymous);
+  CHECK(read->peak->largest.at(0).count == 3);
+  CHECK(read->peak->largest.at(0).each_bytes == 3);
+  CHECK(read->peak->without_layer_bytes == 6);
   CHECK(read->peak->parts.at(0).part == "activations");
   CHECK(read->peak->parts.at(0).inferred_bytes == 4);
   CHECK(read->cause == "SIGSEGV");
   CHECK(read->unstepped_parameters == 13);
+  CHECK(read->calls == 2);
+  CHECK(read->kind_when_settled == Steps::kRepeat);
+  CHECK(read->has_grown_since);
+  REQUIRE(read->stages.size() == 2);
+  CHECK(read->stages[1].stage == Stage::kNeither);
+  CHECK(read->stages[1].process_peak == 8);
   CHECK(read->failure->free_bytes == 3);
   CHECK(read->allocator_settings == "max_split_size_mb:64");
   CHECK(read->missing_cudnn == "nvidia-cudnn-cu13==9.19.*");
@@ -730,9 +868,9 @@ TEST_CASE("a recorded call is read as it was written, and gives the same predict
   high.writes.bytes = 70;
   high.writes.read_only = {"/boot"};
   high.writes.refusals = {{"rename: EXDEV", "/c"}};
-  high.varies_sizes = high.until_exit = true;
+  high.varies_sizes = high.as_far = true;
   high.assumed_reads = {{"5a", "huge"}};
-  high.milliseconds = 1500;
+  high.took_ms = 1500;
   high.held_back_bytes = 5;
   high.processes = {process, process};
   const RecordedCall call{"a test a.cc:3 #2", "l4", {low, high}, false};
@@ -751,11 +889,11 @@ TEST_CASE("a recorded call is read as it was written, and gives the same predict
   CHECK(read->runs[1].addresses == Run::Addresses::kUp);
   CHECK(read->runs[1].steps == 4);
   CHECK(read->runs[1].varies_sizes);
-  CHECK(read->runs[1].until_exit);
+  CHECK(read->runs[1].as_far);
   REQUIRE(read->runs[1].assumed_reads.size() == 1);
   CHECK(read->runs[1].assumed_reads[0].site == "5a");
   CHECK(read->runs[1].assumed_reads[0].value == "huge");
-  CHECK(read->runs[1].milliseconds == 1500);
+  CHECK(read->runs[1].took_ms == 1500);
   CHECK(read->runs[1].held_back_bytes == 5);
   const Writes& writes = read->runs[1].writes;
   CHECK(writes.held_by == WritesHeldBy::kLandlock);

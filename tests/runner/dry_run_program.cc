@@ -1,7 +1,8 @@
 // Trains on cuda:0, for dry_run_test.sh:
 //
 //   dry_run_program STEPS
-//   [fail|catch|wait|conv|open|alone|grow|pieces|batch=N|epochs=N|lengths|slow|masks[=N]]
+//   [fail|catch|wait|conv|open|alone|grow|pieces|batch=N|epochs=N|lengths|slow|masks[=N]|
+//    evaluate=N|share=N]
 //
 // Prints LibTorch's own peaks and failed allocations after each step. `fail` ends with 3 in the
 // end, `catch` tries an allocation of 1 TiB and goes on, `wait` waits for input, `conv` trains
@@ -10,7 +11,8 @@
 // `epochs=N` trains another net with batches of N rows for STEPS epochs of 4096, the last batch of
 // which has the rows that remain. `lengths` has other rows in each batch. `slow` waits in its
 // third step. `masks` sends rows through the net that only the device knows, `masks=N` so many that
-// the host knows, by a series of numbers that N begins.
+// the host knows, by a series of numbers that N begins. `evaluate=N` ends with N rows without
+// gradients. `share=N` allocates N thousandths of the device's memory and trains nothing.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <sys/stat.h>
@@ -158,6 +160,13 @@ void train_with_masks(int steps, int64_t first) {
 
 }  // namespace
 
+// As programs do that leave little to others.
+void take_share(int64_t thousandths) {
+  const size_t total = c10::cuda::CUDACachingAllocator::get()->getMemoryInfo(0).second;
+  at::empty({static_cast<int64_t>(total) / 1000 * thousandths},
+            at::TensorOptions(at::kCUDA).dtype(at::kByte));
+}
+
 int main(int argc, char** argv) {
   const int steps = argc > 1 ? static_cast<int>(std::strtol(argv[1], nullptr, 10)) : 1;
   const std::string mode = argc > 2 ? argv[2] : "";
@@ -167,6 +176,7 @@ int main(int argc, char** argv) {
   if (mode == "alone" && (argc < 4 || !was_alone(argv[3]))) return 6;
   if (mode == "grow") grow();
   if (mode == "pieces") hold_pieces();
+  if (const int64_t thousandths = number_of(mode, "share")) take_share(thousandths);
   if (steps == 0) return 0;
   if (const int64_t rows = number_of(mode, "epochs")) {
     train_epochs(steps, rows);
@@ -193,6 +203,11 @@ int main(int argc, char** argv) {
     loss.backward();
     adam.step();
     print_peaks(i + 1);
+  }
+  if (const int64_t evaluated = number_of(mode, "evaluate")) {
+    const at::NoGradGuard no_grad;
+    net->forward(at::ones({evaluated, 1024}, at::kCUDA));
+    print_peaks(steps);
   }
   if (mode == "catch") {
     try {

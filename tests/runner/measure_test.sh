@@ -47,6 +47,19 @@ measure exit h100 evaluate_later
 whole="$(figure "m['devices'][0]['allocated_peak_bytes']")"
 measure step h100 evaluate_later
 check "what comes a little later is seen" equal "$(figure "m['devices'][0]['allocated_peak_bytes']")" "$whole"
+# Training, evaluation and the rest have peaks of their own.
+stage() { figure "[r['allocated_peak_bytes'] for r in m['stages'] if r['stage'] == '$1']"; }
+measure exit h100 evaluate
+check "an evaluation has the peak" equal "$(stage evaluation)" "[$(tail -1 out | cut -d' ' -f2)]"
+check "training takes less" test "$(figure "[r['allocated_peak_bytes'] for r in m['stages'] if r['stage'] == 'training'][0]")" -lt "$(tail -1 out | cut -d' ' -f2)"
+check "the net alone is neither" test "$(figure "[r['allocated_peak_bytes'] for r in m['stages'] if r['stage'] == 'neither'][0]")" -gt 0
+for mode in sgd adam ema gan; do
+  measure exit h100 "$mode"
+  check "$mode evaluates nothing" equal "$(stage evaluation)" "[]"
+  check "$mode: the peak is of training" equal "$(stage training)" "[$(figure "m['devices'][0]['allocated_peak_bytes']")]"
+done
+measure exit h100 inference
+check "inference alone trains nothing" equal "$(figure "sorted({r['stage'] for r in m['stages']} - {'neither'})")" "['evaluation']"
 measure step h100 gan
 check "steps of several kinds come again" equal "$(figure "m['kind_of_steps']")" repeat
 measure step h100 inference

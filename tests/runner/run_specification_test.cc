@@ -65,6 +65,25 @@ TEST_CASE("a machine without a limit is the same but for its memory") {
   }
 }
 
+TEST_CASE("a machine with less has its own memory, of which its context takes more") {
+  for (const char* const text :
+       {"h100", "h100:24GiB,count=2", "h100:300MiB", "h100:64MiB,context=8MiB", "l4+h100",
+        "a100,context=0B,reads=all", "a100,context=least"}) {
+    CAPTURE(text);
+    const auto less = with_less(text, int64_t{32} << 20, temporary_folder());
+    REQUIRE(less.ok());
+    const virtual_gpu::Specification before = parsed(text), after = parsed(*less);
+    REQUIRE(after.devices.size() == before.devices.size());
+    CHECK(after.count == before.count);
+    CHECK(after.assumed_millionths == before.assumed_millionths);
+    for (size_t i = 0; i < after.devices.size(); ++i) {
+      CHECK(after.devices[i].capacity_bytes() == before.devices[i].capacity_bytes());
+      CHECK(after.context_bytes_of(after.devices[i]) ==
+            before.context_bytes_of(before.devices[i]) + (uint64_t{32} << 20));
+    }
+  }
+}
+
 TEST_CASE("a device of a file has no limit either") {
   virtual_gpu::Profile profile = *virtual_gpu::find_profile("l4");
   profile.name = "mine";
