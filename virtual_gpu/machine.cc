@@ -70,7 +70,7 @@ bool hold_library_code(int device, const void* owner, size_t bytes) {
   // As for the context itself: programs on small devices look for what tensors take.
   constexpr size_t kSmallDevice = size_t{2} << 30;
   const Specification& specification = machine.specification();
-  if (!specification.upper_workspaces || specification.context_bytes.has_value() ||
+  if (specification.workspaces != WorkspaceEnd::kUpper || specification.context_bytes.has_value() ||
       machine.capacity(device) < kSmallDevice)
     return true;
   return machine.hold(device, owner, bytes);

@@ -27,7 +27,7 @@ constexpr int kBlackwell = 100;
 
 // What the specification wants of the two ends.
 uint64_t chosen(const WorkSize& size) {
-  return Machine::get().specification().upper_workspaces ? size.most : size.least;
+  return Machine::get().specification().workspaces == WorkspaceEnd::kUpper ? size.most : size.least;
 }
 
 bool is_double(const char* type) { return *type == 'D' || *type == 'Z'; }
@@ -63,7 +63,7 @@ int give_bytes(const WorkSize& size, int cuda_data_type, size_t* device, size_t*
   // This interface aligns its parts.
   constexpr size_t kAlignments = 512;
   *device = chosen(size) * size_of(cuda_data_type) +
-            (Machine::get().specification().upper_workspaces ? kAlignments : 0);
+            (Machine::get().specification().workspaces == WorkspaceEnd::kUpper ? kAlignments : 0);
   *host = 0;
   note_workspace_asked(WorkspaceKind::kCusolver, *device);
   return 0;

@@ -34,7 +34,7 @@ struct Object {
   int unused = 0;
 };
 
-bool wants_most() { return Machine::get().specification().upper_workspaces; }
+bool wants_most() { return Machine::get().specification().workspaces == WorkspaceEnd::kUpper; }
 
 size_t chosen(const WorkSize& size) { return wants_most() ? size.most : size.least; }
 
