@@ -10,6 +10,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -209,12 +210,17 @@ class OtherThreads {
     if (stopped_.exchange(0) != 0)
       syscall(SYS_futex, &stopped_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
   }
-  // For a moment, in which they leave locks that a copy needs.
+  // Also where they have not been stopped.
+  static void begin() noexcept { moment_ms_ = 1; }
+  // For a moment, in which they leave locks that a copy needs: longer each time, as on a busy
+  // machine they may not run at once.
   static void go_on_for_a_moment() noexcept {
-    if (stopped_.load() == 0) return;
-    go_on();
-    pause_ms(1);
-    stop();
+    constexpr long kMaxMomentMs = 32;
+    const bool are_stopped = stopped_.load() != 0;
+    if (are_stopped) go_on();
+    pause_ms(moment_ms_);
+    moment_ms_ = std::min(2 * moment_ms_, kMaxMomentMs);
+    if (are_stopped) stop();
   }
 
  private:
@@ -230,14 +236,17 @@ class OtherThreads {
 
   static std::atomic<int> stopped_;
   static std::atomic<int> never_;  // 1 for ever
+  static long moment_ms_;
 };
 std::atomic<int> OtherThreads::stopped_{0};
 std::atomic<int> OtherThreads::never_{1};
+long OtherThreads::moment_ms_ = 1;
 
 // Call it with the turn. `blocked`: what the program itself blocks on this thread.
 CopyResult write_now(const EndOfProcess& end, uint64_t blocked, int copies_if_locked = 0) {
   static EndOfProcess this_end;
   this_end = end;
+  OtherThreads::begin();
   Signalled::expect(~blocked);
   Signalled::leave(end.goes_on() ? kSecondsOnceSignalledOnDemand : kSecondsOnceSignalled);
   CopyWork work;

@@ -1,6 +1,7 @@
 #include "runner/inside/thread_visits.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -117,6 +118,20 @@ int64_t result_of_call(const ucontext_t& state, int64_t otherwise) noexcept {
       next > kNowhere && result <= 0 && result >= -EINTR &&
       std::memcmp(reinterpret_cast<const char*>(next) - sizeof kCall, kCall, sizeof kCall) == 0;
   return is_after_call ? result : otherwise;
+}
+
+bool has_ended_call(const ucontext_t& state) noexcept {
+#if defined(__x86_64__)
+  const auto second_argument = static_cast<uint64_t>(state.uc_mcontext.gregs[REG_RSI]);
+#elif defined(__aarch64__)
+  const uint64_t second_argument = state.uc_mcontext.regs[1];
+#else
+  const uint64_t second_argument = 0;
+#endif
+  // The number of the call is gone, but what it was given is not: a private futex' operation.
+  const uint64_t operation = second_argument & ~uint64_t{FUTEX_CLOCK_REALTIME};
+  const bool is_futex = operation == FUTEX_WAIT_PRIVATE || operation == FUTEX_WAIT_BITSET_PRIVATE;
+  return !is_futex && result_of_call(state, 0) == -EINTR;
 }
 
 }  // namespace memledger::inside

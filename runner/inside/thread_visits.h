@@ -7,7 +7,6 @@
 
 #include <ucontext.h>
 
-#include <cerrno>
 #include <cstdint>
 
 #include "runner/inside/kernel_signals.h"
@@ -31,9 +30,8 @@ void visit_other_threads(Visit visit) noexcept;
 int64_t result_of_call(const ucontext_t& state, int64_t otherwise) noexcept;
 
 // Whether the signal has ended a system call that without a handler would go on: poll(),
-// nanosleep() and others return EINTR after any.
-inline bool has_ended_call(const ucontext_t& state) noexcept {
-  return result_of_call(state, 0) == -EINTR;
-}
+// nanosleep() and others return EINTR after any. Not the wait for a lock with a deadline, which is
+// asked for again, and whose thread may hold other locks.
+bool has_ended_call(const ucontext_t& state) noexcept;
 
 }  // namespace memledger::inside
