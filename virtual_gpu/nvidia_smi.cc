@@ -33,7 +33,8 @@ struct Process {
 template <typename... Arguments>
 bool ask(const char* name, Arguments... arguments) {
   void* const function = dlsym(RTLD_DEFAULT, name);
-  return function != nullptr && reinterpret_cast<int (*)(Arguments...)>(function)(arguments...) == 0;
+  return function != nullptr &&
+         reinterpret_cast<int (*)(Arguments...)>(function)(arguments...) == 0;
 }
 
 constexpr char kNone[] = "[N/A]";
@@ -296,8 +297,8 @@ int query_processes(const Options& options, const std::vector<Device>& devices) 
       std::vector<std::string> cells;
       for (const std::string& name : names) {
         const bool is_memory = name.find("memory") != std::string::npos;
-        cells.push_back(is_memory       ? with_unit(mib(processes[i].used_memory), "MiB",
-                                                    options.has_units)
+        cells.push_back(is_memory
+                            ? with_unit(mib(processes[i].used_memory), "MiB", options.has_units)
                         : name == "pid" ? std::to_string(processes[i].pid)
                                         : kNone);
       }
@@ -351,13 +352,21 @@ int print_table(const std::vector<Device>& devices) {
   std::printf("+%s+\n", std::string(89, '-').c_str());
   std::printf("| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %-8s |\n", driver.c_str(),
               driver.c_str(), cuda_version().c_str());
-  const std::string rule = "+" + std::string(41, '-') + "+" + std::string(24, '-') + "+" +
-                           std::string(22, '-') + "+\n";
+  const std::string rule =
+      "+" + std::string(41, '-') + "+" + std::string(24, '-') + "+" + std::string(22, '-') + "+\n";
   std::printf("%s", rule.c_str());
-  std::printf("| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n");
-  std::printf("| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n");
-  std::printf("|                                         |                        |               MIG M. |\n");
-  std::printf("|=========================================+========================+======================|\n");
+  std::printf(
+      "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC "
+      "|\n");
+  std::printf(
+      "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. "
+      "|\n");
+  std::printf(
+      "|                                         |                        |               MIG M. "
+      "|\n");
+  std::printf(
+      "|=========================================+========================+======================|"
+      "\n");
   for (Device device : devices) {
     const MemoryV2 memory = memory_of(device);
     const std::string usage = mib(memory.used) + "MiB / " + mib(memory.total) + "MiB";

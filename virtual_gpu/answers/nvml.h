@@ -26,7 +26,9 @@ inline int machine_number_of(Handle handle) { return static_cast<int>(handle - h
 inline int device_of(Handle handle) {
   return Machine::get().device_of_machine(machine_number_of(handle));
 }
-inline const Profile& profile_of(Handle handle) { return Machine::get().profile(device_of(handle)); }
+inline const Profile& profile_of(Handle handle) {
+  return Machine::get().profile(device_of(handle));
+}
 
 int give_text(const char* text, char* to, unsigned length);
 

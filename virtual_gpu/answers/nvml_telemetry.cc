@@ -55,7 +55,9 @@ bool is_geforce(const Profile& profile) {
 }
 
 // MIG is a capability of 8.0, 9.0 and 10.0, as of A100, A30, H100 and B200.
-bool has_mig(const Profile& profile) { return profile.major >= 8 && profile.minor == 0 && profile.major < 12; }
+bool has_mig(const Profile& profile) {
+  return profile.major >= 8 && profile.minor == 0 && profile.major < 12;
+}
 
 unsigned power_limit(const Profile& profile) {
   constexpr unsigned kLargest = 700000, kLarge = 400000, kOther = 300000;
