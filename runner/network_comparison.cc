@@ -237,8 +237,9 @@ class Comparison {
 
 }  // namespace
 
-std::string profile_name_of(const std::string& device_name) {
-  const virtual_gpu::Profile* const profile = virtual_gpu::find_profile_of_device(device_name);
+std::string profile_name_of(const std::string& device_name, int64_t capacity_bytes) {
+  const virtual_gpu::Profile* const profile =
+      virtual_gpu::find_profile_of_device(device_name, static_cast<uint64_t>(capacity_bytes));
   if (profile == nullptr) {
     throw std::runtime_error("there is no virtual \"" + device_name +
                              "\"; name one that is like it with --gpu=NAME");

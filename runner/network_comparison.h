@@ -16,7 +16,7 @@ struct NetworkOptions {
 
 // Returns the name of the virtual device that is the real one, or like it; throws
 // std::runtime_error, with a sentence, where there is none.
-std::string profile_name_of(const std::string& device_name);
+std::string profile_name_of(const std::string& device_name, int64_t capacity_bytes = 0);
 
 // Runs training steps of the built-in networks on this machine's GPU and on the virtual device of
 // its name and prints the peaks of each phase side by side, the largest differences first. Returns

@@ -159,8 +159,9 @@ std::string specification_of(const std::vector<DevicePrediction>& devices) {
   for (const DevicePrediction& device : devices) {
     if (device.gpu.empty())
       throw std::runtime_error("NVML does not tell what device this is: name it with --gpu=NAME");
-    absl::StrAppend(&specification, specification.empty() ? "" : "+", profile_name_of(device.gpu),
-                    ":", device.capacity_bytes, "B");
+    absl::StrAppend(&specification, specification.empty() ? "" : "+",
+                    profile_name_of(device.gpu, device.capacity_bytes), ":", device.capacity_bytes,
+                    "B");
   }
   return specification;
 }

@@ -239,13 +239,17 @@ std::vector<Entry> entries_of(const unsigned char* code) {
   return entries;
 }
 
+bool is_of_board(int capability) {
+  return capability == 72 || capability == 87 || capability == 101 || capability == 110;
+}
+
 DeviceCode read_fat_binary(const unsigned char* code, int capability) {
   DeviceCode result;
   Entry chosen;   // what the driver takes
   Entry nearest;  // machine code that can be read, of any architecture
   int ptx = 0;
   for (const Entry& entry : entries_of(code)) {
-    const bool old_enough = entry.architecture <= capability;
+    const bool old_enough = entry.architecture <= capability && !is_of_board(capability);
     if (entry.kind == kPtx && old_enough) ptx = std::max(ptx, entry.architecture);
     if (entry.kind != kMachineCode) continue;
     // Machine code runs on devices of its major version.
@@ -256,6 +260,8 @@ DeviceCode read_fat_binary(const unsigned char* code, int capability) {
         (entry.architecture > nearest.architecture || nearest.architecture > capability))
       nearest = entry;
   }
+  // Code for boards such as Jetsons is in builds for their hosts alone, which this one stands for.
+  if (is_of_board(capability)) ptx = capability;
   result.runs = chosen.architecture || ptx;
   if (result.runs) {
     result.binary_version = chosen.architecture ? chosen.architecture : capability;

@@ -27,6 +27,14 @@
 //   [b200]      A program's output on a B200. https://github.com/pytorch/ao/pull/4002
 //   [5090]      RTX Blackwell whitepaper, and deviceQuery:
 //               https://github.com/aikitoria/open-gpu-kernel-modules/issues/1
+//   [ada20]     Data sheets of RTX 4080, 4070, 4060 Ti, RTX 6000 Ada, L40.
+//   [ampere20]  Data sheets of A10, A30, A40, RTX A6000, RTX 3080 and 3070.
+//   [blackwell20] Data sheets of RTX 5080, 5070, 5060 Ti, RTX PRO 6000, B300, GB200, GB300.
+//   [mig]       MIG user guide: multiprocessors and memory of instances.
+//               https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+//   [jetson]    Data sheets of Jetson AGX Orin 64 GB and Thor: their memory is the host's.
+// Where the source of the memory is "data sheet", no program's output was at hand: the figure is
+// the board's less 1 to 4 %, which is more than other boards of its family lack.
 // Derived: the part of L2 that can persist (sixteenths of it, as on other devices of the
 // capability; 10.0 and 12.0 as 9.0), and engine counts.
 //
@@ -61,9 +69,12 @@ constexpr Capability k70 = {7, 0, 96, 96, 0, 2048, 32, 0};
 constexpr Capability k75 = {7, 5, 64, 64, 0, 1024, 16, 0};
 constexpr Capability k80 = {8, 0, 163, 164, 1, 2048, 32, 12};
 constexpr Capability k86 = {8, 6, 99, 100, 1, 1536, 16, 11};
+constexpr Capability k87 = {8, 7, 163, 164, 1, 1536, 16, 11};
 constexpr Capability k89 = {8, 9, 99, 100, 1, 1536, 24, 11};
 constexpr Capability k90 = {9, 0, 227, 228, 1, 2048, 32, 10};
 constexpr Capability k100 = {10, 0, 227, 228, 1, 2048, 32, 10};
+constexpr Capability k103 = {10, 3, 227, 228, 1, 2048, 32, 10};
+constexpr Capability k110 = {11, 0, 227, 228, 1, 1536, 24, 10};
 constexpr Capability k120 = {12, 0, 99, 100, 1, 1536, 24, 10};
 
 struct Memory {
@@ -133,9 +144,9 @@ std::vector<Profile> all_profiles() {
               {148, 129536, 3, 2, true, 0x2901}, {1965, 3996, 7680}),
       // [h200] [hopper]
       profile("h200", "NVIDIA H200", k90,
-              {143156, 143771, "143156 MiB, github.com/weedge/achatbot"},
+              {143155, 143771, "150109880320 B, measured, driver 580.159.04, 2026-11-27"},
               {784, 507, "0.75 GiB, training on h100; 0.51 after a model's load on h200"},
-              {132, 60 << 10, 3, 2, true, 0x2335}, {1980, 3201, 6144}),
+              {132, 60 << 10, 3, 2, true, 0x2335}, {1980, 3201, 6016}),
       // [hopper], the SXM5 board of 80 GB
       profile("h100", "NVIDIA H100 80GB HBM3", k90, {80994, 81559, "79.10 GiB, messages of h100"},
               {784, 507, "0.75 GiB, messages of h100 in training; the least as h200"},
@@ -200,6 +211,121 @@ std::vector<Profile> all_profiles() {
       profile("t4", "Tesla T4", k75, {14912, 15360, "14.563 GiB, messages of t4"},
               {160, 117, "0.13 to 0.14 GiB, messages of t4"}, {40, 4 << 10, 3, 32, true, 0x1eb8},
               {1590, 5001, 256}),
+      // [blackwell20] [ada20] [ampere20] [mig] [jetson], and the architectures' whitepapers above
+      profile("b300", "NVIDIA B300 SXM6 AC", k103, {272289, 275040, "data sheet"},
+              {733, 507, "as b200, not measured"}, {148, 129536, 3, 2, true, 0x3182},
+              {1920, 3996, 8192}),
+      profile("gb200", "NVIDIA GB200", k100, {187576, 189471, "data sheet"},
+              {733, 507, "as b200, not measured"}, {152, 129536, 3, 2, true, 0x2941},
+              {2062, 3996, 8192}),
+      profile("gb300", "NVIDIA GB300", k103, {281365, 284208, "data sheet"},
+              {733, 507, "as b200, not measured"}, {152, 129536, 3, 2, true, 0x31c2},
+              {2070, 3996, 8192}),
+      profile("gh200", "NVIDIA GH200 480GB", k90, {96768, 97871, "94.50 GiB, messages of gh200"},
+              {784, 507, "as h100, not measured"}, {132, 61440, 3, 2, true, 0x2342},
+              {1980, 2619, 6144}),
+      profile("h20", "NVIDIA H20", k90, {96892, 97871, "data sheet"},
+              {784, 507, "as h100, not measured"}, {78, 61440, 3, 2, true, 0x2329},
+              {1980, 2619, 6144}),
+      profile("h100-pcie", "NVIDIA H100 PCIe", k90, {80743, 81559, "data sheet"},
+              {784, 507, "as h100, not measured"}, {114, 51200, 3, 2, true, 0x2331},
+              {1755, 1593, 5120}),
+      profile("a100-pcie", "NVIDIA A100 80GB PCIe", k80, {81045, 81920, "as a100"},
+              {539, 496, "as a100, not measured"}, {108, 40960, 3, 2, true, 0x20b5},
+              {1410, 1512, 5120}),
+      profile("a100-pcie-40", "NVIDIA A100-PCIE-40GB", k80, {40320, 40960, "as a100-40"},
+              {539, 496, "as a100, not measured"}, {108, 40960, 3, 2, true, 0x20f1},
+              {1410, 1215, 5120}),
+      profile("a30", "NVIDIA A30", k80, {24043, 24576, "data sheet"},
+              {539, 257, "as a100 and by multiprocessors, not measured"},
+              {56, 24576, 3, 2, true, 0x20b7}, {1440, 1215, 3072}),
+      profile("l40", "NVIDIA L40", k89, {45373, 46068, "data sheet"},
+              {664, 410, "as l40s, not measured"}, {142, 98304, 2, 64, true, 0x26b5},
+              {2490, 9001, 384}),
+      profile("rtx6000ada", "NVIDIA RTX 6000 Ada Generation", k89, {48506, 49140, "data sheet"},
+              {664, 410, "as l40s; 0.416 GiB, query of memory"}, {142, 98304, 2, 64, false, 0x26b1},
+              {2505, 10001, 384}),
+      profile("a40", "NVIDIA A40", k86, {45373, 46068, "data sheet"},
+              {393, 230, "as rtx3090, not measured"}, {84, 6144, 2, 64, true, 0x2235},
+              {1740, 7251, 384}),
+      profile("a6000", "NVIDIA RTX A6000", k86, {48506, 49140, "data sheet"},
+              {393, 230, "as rtx3090, not measured"}, {84, 6144, 2, 64, false, 0x2230},
+              {1800, 8001, 384}),
+      profile("a10", "NVIDIA A10", k86, {22472, 23028, "as a10g"},
+              {374, 230, "as a10g and rtx3090, not measured"}, {72, 6144, 2, 64, true, 0x2236},
+              {1695, 6251, 384}),
+      profile("rtxpro6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", k120,
+              {96908, 97887, "data sheet"},
+              {880, 291, "as rtx5090 by multiprocessors, not measured"},
+              {188, 131072, 2, 64, true, 0x2bb1}, {2617, 14001, 512}),
+      profile("rtx5080", "NVIDIA GeForce RTX 5080", k120, {15841, 16303, "data sheet"},
+              {795, 230, "as rtx5090 and rtx3090, not measured"}, {84, 65536, 2, 64, false, 0x2c02},
+              {2617, 15001, 256}),
+      profile("rtx5070", "NVIDIA GeForce RTX 5070", k120, {11724, 12227, "data sheet"},
+              {795, 230, "as rtx5090 and rtx3090, not measured"}, {48, 49152, 2, 64, false, 0x2f04},
+              {2512, 14001, 192}),
+      profile("rtx5060ti", "NVIDIA GeForce RTX 5060 Ti", k120, {7808, 8151, "data sheet; 8 GB"},
+              {600, 230, "as rtx4090 and rtx3090, not measured"}, {36, 32768, 1, 64, false, 0x2d04},
+              {2572, 14001, 128}),
+      profile("rtx5060ti-16", "NVIDIA GeForce RTX 5060 Ti", k120,
+              {15841, 16311, "data sheet; 16 GB"},
+              {600, 230, "as rtx4090 and rtx3090, not measured"}, {36, 32768, 1, 64, false, 0x2d04},
+              {2572, 14001, 128}),
+      profile("rtx4080", "NVIDIA GeForce RTX 4080", k89, {15923, 16376, "data sheet"},
+              {600, 230, "as rtx4090 and rtx3090, not measured"}, {76, 65536, 2, 64, false, 0x2704},
+              {2505, 11201, 256}),
+      profile("rtx4070", "NVIDIA GeForce RTX 4070", k89, {11776, 12282, "data sheet"},
+              {600, 230, "as rtx4090 and rtx3090, not measured"}, {46, 36864, 2, 64, false, 0x2786},
+              {2475, 10501, 192}),
+      profile("rtx4060ti", "NVIDIA GeForce RTX 4060 Ti", k89, {7782, 8188, "data sheet; 8 GB"},
+              {600, 230, "as rtx4090 and rtx3090, not measured"}, {34, 32768, 1, 64, false, 0x2803},
+              {2535, 9001, 128}),
+      profile("rtx4060ti-16", "NVIDIA GeForce RTX 4060 Ti", k89,
+              {15923, 16380, "data sheet; 16 GB"},
+              {600, 230, "as rtx4090 and rtx3090, not measured"}, {34, 32768, 1, 64, false, 0x2805},
+              {2535, 9001, 128}),
+      profile("rtx3080", "NVIDIA GeForce RTX 3080", k86, {9830, 10240, "data sheet; 10 GB"},
+              {384, 230, "as rtx3090, not measured"}, {68, 5120, 2, 64, false, 0x2206},
+              {1710, 9501, 320}),
+      profile("rtx3070", "NVIDIA GeForce RTX 3070", k86, {7833, 8192, "data sheet"},
+              {384, 230, "as rtx3090, not measured"}, {46, 4096, 2, 64, false, 0x2484},
+              {1725, 7001, 256}),
+      profile("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti", k75, {10813, 11264, "data sheet"},
+              {272, 117, "as t4 by multiprocessors, not measured"},
+              {68, 5632, 3, 32, false, 0x1e07}, {1545, 7001, 352}),
+      profile("v100-16", "Tesla V100-SXM2-16GB", k70, {16128, 16384, "data sheet"},
+              {539, 496, "as v100, not measured"}, {80, 6144, 5, 2, true, 0x1db1},
+              {1530, 877, 4096}),
+      profile("orin", "Orin", k87, {61440, 62841, "data sheet; shared with the host"},
+              {374, 117, "as l4 and t4, not measured"}, {16, 4096, 2, 32, false, 0x0000},
+              {1300, 3200, 256}),
+      profile("thor", "NVIDIA Thor", k110, {122880, 125772, "data sheet; shared with the host"},
+              {374, 117, "as l4 and t4, not measured"}, {20, 32768, 2, 32, false, 0x0000},
+              {1575, 4266, 256}),
+      profile("h100-1g.10gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", k90,
+              {9757, 9984, "MIG user guide"}, {784, 117, "as h100 and t4, not measured"},
+              {16, 6400, 1, 2, true, 0x2330}, {1980, 2619, 640}),
+      profile("h100-2g.20gb", "NVIDIA H100 80GB HBM3 MIG 2g.20gb", k90,
+              {19688, 20096, "MIG user guide"}, {784, 117, "as h100 and t4, not measured"},
+              {32, 12800, 1, 2, true, 0x2330}, {1980, 2619, 1280}),
+      profile("h100-3g.40gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", k90,
+              {39784, 40448, "MIG user guide"}, {784, 230, "as h100 and rtx3090, not measured"},
+              {60, 25600, 2, 2, true, 0x2330}, {1980, 2619, 2560}),
+      profile("a100-1g.10gb", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", k80,
+              {9523, 9728, "MIG user guide"}, {539, 117, "as a100 and t4, not measured"},
+              {14, 5120, 1, 2, true, 0x20b2}, {1410, 1593, 640}),
+      profile("a100-3g.40gb", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", k80,
+              {39528, 40192, "MIG user guide"}, {539, 117, "as a100 and t4, not measured"},
+              {42, 20480, 2, 2, true, 0x20b2}, {1410, 1593, 2560}),
+      profile("a100-1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", k80,
+              {4710, 4864, "MIG user guide"}, {539, 117, "as a100 and t4, not measured"},
+              {14, 5120, 1, 2, true, 0x20b0}, {1410, 1215, 640}),
+      profile("a100-2g.10gb", "NVIDIA A100-SXM4-40GB MIG 2g.10gb", k80,
+              {9728, 9984, "MIG user guide"}, {539, 117, "as a100 and t4, not measured"},
+              {28, 10240, 1, 2, true, 0x20b0}, {1410, 1215, 1280}),
+      profile("a100-3g.20gb", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", k80,
+              {19712, 20096, "MIG user guide"}, {539, 117, "as a100 and t4, not measured"},
+              {42, 20480, 2, 2, true, 0x20b0}, {1410, 1215, 2560}),
   };
 }
 
@@ -225,7 +351,7 @@ const Profile* find_profile(std::string_view name) {
   return nullptr;
 }
 
-const Profile* find_profile_of_device(std::string_view device_name) {
+const Profile* find_profile_of_device(std::string_view device_name, uint64_t nominal_bytes) {
   // Lower case, words between single spaces: "nvidia h100 pcie", "rtx 4090".
   const auto words_of = [](std::string_view text) {
     std::string words = " ";
@@ -235,13 +361,21 @@ const Profile* find_profile_of_device(std::string_view device_name) {
     }
     return words + " ";
   };
+  // A board of half the memory has the same name, or nearly so.
+  const auto has_memory = [nominal_bytes](const Profile& profile) {
+    const uint64_t known = profile.nominal_memory_bytes;
+    return nominal_bytes == 0 || (nominal_bytes > known / 4 * 3 && nominal_bytes < known / 3 * 4);
+  };
   const std::string words = words_of(device_name);
   const Profile* similar = nullptr;
   for (const Profile& profile : profiles()) {
+    if (!has_memory(profile)) continue;
     if (device_name == profile.device_name) return &profile;
     std::string spoken = words_of(profile.name);
     if (spoken.compare(0, 4, " rtx") == 0) spoken.insert(4, " ");
-    if (words.find(spoken) != std::string::npos) similar = &profile;
+    const bool is_part = words.find(spoken) != std::string::npos;
+    if (is_part && (similar == nullptr || profile.name.size() > similar->name.size()))
+      similar = &profile;
   }
   return similar;
 }

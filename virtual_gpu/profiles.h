@@ -56,9 +56,10 @@ const std::vector<Profile>& profiles();
 // nullptr for an unknown name.
 const Profile* find_profile(std::string_view name);
 
-// By the name that CUDA gives a device, else by the part of it that is a profile's: an "NVIDIA H100
-// PCIe" is taken for the h100. nullptr where none is like it.
-const Profile* find_profile_of_device(std::string_view device_name);
+// By the name that CUDA gives a device, else by the longest part of it that is a profile's: an "RTX
+// 4090 D" is taken for the rtx4090. `nominal_bytes`, if not 0, is the memory that NVML tells, which
+// has to be about the profile's. nullptr where none is like it.
+const Profile* find_profile_of_device(std::string_view device_name, uint64_t nominal_bytes = 0);
 
 // "h200, h100, …", for messages.
 std::string profile_names();

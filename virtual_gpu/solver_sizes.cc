@@ -10,7 +10,7 @@ uint64_t round_down(double value) { return value > 0 ? static_cast<uint64_t>(val
 
 WorkSize between(double least, double most) { return {round_down(least), round_up(most)}; }
 
-// Of one matrix, exact but for alignment. Small ones have tables of 64 Ki elements.
+// What one matrix takes, exact but for alignment. Small ones have tables of 64 Ki elements.
 double eigen_elements(double n) {
   const double of_small = 65536 + 3 * n * n + 768 * n + 4 - (n <= 32 ? n : 0);
   return std::max(of_small, 4 * n * n + 127 * n + 32963);
@@ -29,7 +29,7 @@ WorkSize qr_work(int64_t rows, int64_t columns) {
   const double n = static_cast<double>(columns);
   const double by_columns = 1024 * n + 524288;
   const double most = std::max(kLeast, by_columns) + 64;
-  // Of very large ones it depends on the device and on the rows.
+  // For very large ones it depends on the device and on the rows.
   return rows > 8192 ? between(305700 + 24 * n, most)
                      : between(std::max(kLeast, std::min(by_columns, 8912896.0)), most);
 }

@@ -129,6 +129,15 @@ TEST_CASE("a damaged file is refused or read in part, never beyond its end") {
   }
 }
 
+TEST_CASE("boards whose hosts are of another kind are taken to have their own code") {
+  const std::vector<unsigned char> binary =
+      made_fat_binary({{false, 86, MadeElf({{"kernel", 32, 0, 0, 0}}, {}, false).bytes()}});
+  CHECK(read_device_code(binary.data(), 87).runs);
+  CHECK(read_device_code(binary.data(), 87).binary_version == 87);
+  CHECK(read_device_code(binary.data(), 89).binary_version == 86);
+  CHECK_FALSE(read_device_code(binary.data(), 90).runs);
+}
+
 std::string hex(const Md2Digest& digest) {
   std::string text;
   for (const unsigned char byte : digest) {

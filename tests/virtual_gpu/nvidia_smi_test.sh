@@ -4,7 +4,9 @@ source tests/support/shell_test.sh
 
 memledger="$PWD/$1"
 cd "$TEST_TMPDIR" || exit 1
-smi() { "$memledger" run -q --virtual-gpu=h100+rtx4090 -- nvidia-smi "$@" >out 2>err; }  # ARGUMENTS…
+smi() {  # ARGUMENTS…
+  "$memledger" run -q --virtual-gpu=h100+rtx4090 -- nvidia-smi "$@" >out 2>err
+}
 shown_on_failure=(out err)
 
 smi --query-gpu=index,name,memory.total,memory.used,memory.free,memory.reserved --format=csv
