@@ -225,7 +225,7 @@ class Plan {
   Plan(const std::vector<Run>& runs, const std::vector<Run>& assuming)
       : runs_(runs), assuming_(assuming) {}
 
-  // Of a program that fits.
+  // For a program that fits.
   std::vector<AssumingRun> of_fitting(const std::vector<MeasuredRead>& sites) {
     std::vector<MeasuredRead> truths, numbers;
     for (const MeasuredRead& site : sites) (is_truth(site) ? truths : numbers).push_back(site);
@@ -235,7 +235,7 @@ class Plan {
     return std::move(wanted_);
   }
 
-  // Of one that does not.
+  // For one that does not.
   std::vector<AssumingRun> of_failing(const std::vector<MeasuredRead>& sites) {
     for (const MeasuredRead& site : sites) {
       for (const std::string& value : other_values(site)) {

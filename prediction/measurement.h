@@ -89,7 +89,7 @@ struct MeasuredRead {
   Kind kind = Kind::kSize;
   // False: there is no largest value to assume, so no peak of any run is an upper end.
   bool has_upper_bound = true;
-  // Of numbers, fractions and truths of which something else can be assumed: which read of the
+  // Where something else can be assumed of a number, a fraction or a truth: which read of the
   // program it is, the same in each run; what was assumed at first; with how many values it was
   // tried, and what they did.
   std::string site = {};

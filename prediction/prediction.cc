@@ -340,8 +340,8 @@ std::string what_may_skip_steps(const std::vector<Run>& runs) {
       const auto gradients = process.peak->by_role.find("gradient");
       if (gradients == process.peak->by_role.end() || gradients->second == 0) continue;
       for (const MeasuredRead& read : process.unknown_reads) {
-        const bool may_steer = read.kind == MeasuredRead::Kind::kBranch ||
-                               read.kind == MeasuredRead::Kind::kFraction;
+        const bool may_steer =
+            read.kind == MeasuredRead::Kind::kBranch || read.kind == MeasuredRead::Kind::kFraction;
         if (may_steer && !is_sent(read)) return read.op;
       }
     }

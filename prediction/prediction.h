@@ -144,13 +144,12 @@ struct Prediction {
 
 // Returns what runs of both ends say. Verdicts come from the runs at the device's own capacity:
 // `fits` if no allocation failed in any of them and no size without an upper bound was read, `does
-// not fit` if one failed in each run of the low end, else `not known`. What the program read without
-// anybody knowing it opens the verdict, unless runs that assume something else of it say what it
-// does. Peaks come
-// from the run without a limit where there is one of the same end and order of addresses. Where a
-// call on files was answered otherwise than outside the runs' layers, the verdict is `not known`.
-// The caller makes runs of both ends and, unless one of them decides against `fits`, in both
-// orders.
+// not fit` if one failed in each run of the low end, else `not known`. What the program read
+// without anybody knowing it opens the verdict, unless runs that assume something else of it say
+// what it does. Peaks come from the run without a limit where there is one of the same end and
+// order of addresses. Where a call on files was answered otherwise than outside the runs' layers,
+// the verdict is `not known`. The caller makes runs of both ends and, unless one of them decides
+// against `fits`, in both orders.
 Prediction predict(std::string specification, const std::vector<Run>& runs);
 
 // Returns how many bytes two more runs of the high end, one in each order of addresses, have to
@@ -173,9 +172,9 @@ struct VariedSizes {
 };
 VariedSizes varied_sizes_to_test(const std::vector<Run>& runs);
 
-// Returns the runs that are needed next for a verdict, as the program read what only the device has:
-// each assumes something else of it. To be asked again once they are made, as others may follow
-// from them. None are needed where nothing was read, or the program failed.
+// Returns the runs that are needed next for a verdict, as the program read what only the device
+// has: each assumes something else of it. To be asked again once they are made, as others may
+// follow from them. None are needed where nothing was read, or the program failed.
 struct AssumingRun {
   std::vector<AssumedRead> assumed_reads;
   Run::End end = Run::End::kHigh;  // in the order of addresses of that end's first run

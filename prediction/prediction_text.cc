@@ -88,8 +88,8 @@ std::string open_value_text(const MeasuredRead& read) {
   const char* const what = read.kind == MeasuredRead::Kind::kBranch     ? "condition"
                            : read.kind == MeasuredRead::Kind::kFraction ? "fraction"
                                                                         : "number";
-  std::string text = fmt::format("it depends on a {} that only the device has ({})", what,
-                                 origin(read));
+  std::string text =
+      fmt::format("it depends on a {} that only the device has ({})", what, origin(read));
   if (const std::string line = line_of(read); !line.empty())
     text += fmt::format("; --assume={}=VALUE says what it is", line);
   return text;
@@ -318,7 +318,8 @@ std::string kind_text(const MeasuredRead& read) {
     case MeasuredRead::Kind::kFraction:
       return tried_text("a fraction", read);
     case MeasuredRead::Kind::kBranch:
-      return is_sent(read) ? "fractions for other ranks, sent as 0" : tried_text("a condition", read);
+      return is_sent(read) ? "fractions for other ranks, sent as 0"
+                           : tried_text("a condition", read);
     case MeasuredRead::Kind::kSaid:
       return "as --assume says";
   }

@@ -114,9 +114,9 @@ std::string advice_on_reads(const Run& run) {
                                 : run.end == Run::End::kLow ? "the smallest possible"
                                                             : "the largest possible";
     const std::string line = line_of(read);
-    const std::string remedy =
-        is_size ? "another size can be assumed: --gpu=…,reads=0.1"
-                : fmt::format("--assume={}=VALUE says what it is", line.empty() ? "FILE:LINE" : line);
+    const std::string remedy = is_size ? "another size can be assumed: --gpu=…,reads=0.1"
+                                       : fmt::format("--assume={}=VALUE says what it is",
+                                                     line.empty() ? "FILE:LINE" : line);
     return fmt::format("perhaps because it read a value that only the device has as {} ({}{}); {}",
                        assumed, printable(read.op), where, remedy);
   }

@@ -65,9 +65,8 @@ constexpr int kLeastSecondsToAssume = 20;
 constexpr int64_t kTimesAsLongToAssume = 3;
 
 bool assumes_other_truths(const Run& run) {
-  return std::any_of(run.assumed_reads.begin(), run.assumed_reads.end(), [](const auto& read) {
-    return read.value == prediction::kAssumeOther;
-  });
+  return std::any_of(run.assumed_reads.begin(), run.assumed_reads.end(),
+                     [](const auto& read) { return read.value == prediction::kAssumeOther; });
 }
 
 const char* until_value(const DryRunnerOptions& options, const Plan& plan) {

@@ -79,14 +79,14 @@ void tell_unused(const std::vector<std::string>& assumptions,
   for (const std::string& text : assumptions) {
     const std::string place = parse_assumption(text).value_or(Assumption()).place;
     const std::string line = place.substr(place.rfind('/') + 1);
-    const bool is_used = std::any_of(
-        predictions.begin(), predictions.end(), [&](const Prediction& prediction) {
-          return std::any_of(
-              prediction.unknown_reads.begin(), prediction.unknown_reads.end(),
-              [&](const prediction::MeasuredRead& read) {
-                return read.kind == prediction::MeasuredRead::Kind::kSaid &&
-                       absl::StrContains(absl::StrCat(read.place, " "), absl::StrCat(line, " "));
-              });
+    const bool is_used =
+        std::any_of(predictions.begin(), predictions.end(), [&](const Prediction& prediction) {
+          return std::any_of(prediction.unknown_reads.begin(), prediction.unknown_reads.end(),
+                             [&](const prediction::MeasuredRead& read) {
+                               return read.kind == prediction::MeasuredRead::Kind::kSaid &&
+                                      absl::StrContains(absl::StrCat(read.place, " "),
+                                                        absl::StrCat(line, " "));
+                             });
         });
     if (!is_used)
       tell({kCommand, ": --assume=", text, ": the program read no value there that nobody knows"});

@@ -15,11 +15,11 @@ struct FitOptions {
   std::string gpu;                     // a specification
   std::vector<std::string> arguments;  // appended to the program's, with the value for {}
   prediction::FitBounds bounds;
-  bool json = false;        // instead of text
-  std::string json_file;    // empty: standard output
-  std::string svg_file;     // empty: none
-  bool until_exit = false;  // not only until the peak no longer moves
-  int timeout_s = 600;      // of each run
+  bool json = false;                     // instead of text
+  std::string json_file;                 // empty: standard output
+  std::string svg_file;                  // empty: none
+  bool until_exit = false;               // not only until the peak no longer moves
+  int timeout_s = 600;                   // of each run
   std::vector<std::string> assumptions;  // FILE:LINE=VALUE
   WriteOptions writes;
   std::vector<std::string> program;

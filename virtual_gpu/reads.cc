@@ -32,8 +32,7 @@ extern "C" int memledger_virtual_gpu_is_as_sent(const void* source, size_t bytes
 extern "C" int memledger_virtual_gpu_host_range(uintptr_t address, uintptr_t* begin,
                                                 size_t* bytes) {
   using namespace memledger::virtual_gpu;
-  const std::optional<Region> region =
-      Machine::get().find(reinterpret_cast<const void*>(address));
+  const std::optional<Region> region = Machine::get().find(reinterpret_cast<const void*>(address));
   if (!region || region->kind == MemoryKind::kDevice) return 0;
   *begin = region->begin;
   *bytes = region->bytes;

@@ -29,8 +29,8 @@ __attribute__((visibility("default"))) uint32_t memledger_virtual_gpu_assumed_nu
 __attribute__((visibility("default"))) int memledger_virtual_gpu_is_as_sent(const void* source,
                                                                             size_t bytes);
 
-// The host memory at the address that kernels can write to: pinned, registered or managed. Returns 0
-// where there is none.
+// The host memory at the address that kernels can write to: pinned, registered or managed. Returns
+// 0 where there is none.
 __attribute__((visibility("default"))) int memledger_virtual_gpu_host_range(uintptr_t address,
                                                                             uintptr_t* begin,
                                                                             size_t* bytes);

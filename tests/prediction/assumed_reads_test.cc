@@ -89,7 +89,8 @@ using Words = std::vector<std::string>;
 class OneRead {
  public:
   explicit OneRead(Kind kind, double assumed = 0)
-      : reads_{read_at("a", kind, assumed)}, runs_{run(kLow, 700, reads_), run(kHigh, 800, reads_)} {}
+      : reads_{read_at("a", kind, assumed)},
+        runs_{run(kLow, 700, reads_), run(kHigh, 800, reads_)} {}
 
   OneRead& with(const std::string& value, const Run& made) {
     runs_.push_back(assuming(made, "a", value));

@@ -9,11 +9,13 @@ export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
 cd "$TEST_TMPDIR" || exit 1
 shown_on_failure=(out err)
 
-dry_run() {  # STATUS MODE [OPTION]…: runs it, and holds it to the status
+dry_run() {  # STATUS MODE [OPTION]…
   "$memledger" dry-run --gpu=h100,addresses=down --settings=none --json "${@:3}" -- "$program" "$2" >out 2>err
   check "$2 ${*:3}: exit status" equal "$?" "$1"
 }
-figure() { python3 -c "import json; j = json.load(open('out')); d = j['devices'][0]; print($1)"; }  # EXPRESSION
+figure() {  # EXPRESSION of the prediction j and its device d
+  python3 -c "import json; j = json.load(open('out')); d = j['devices'][0]; print($1)"
+}
 read_as() { figure "[(r['kind'], r['values_tried'], r['effect']) for r in j['unknown_reads'] if r['kind'] != 'size']"; }
 gibibytes() { figure "[d['allocated_peak'][e] >> 30 for e in ('low', 'high')]"; }
 

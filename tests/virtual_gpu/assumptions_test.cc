@@ -44,8 +44,8 @@ TEST_CASE("small, one, large and huge, for each type") {
   CHECK(assumed_number(Assumed::kSmall, at::kFloat, true, 3) == 0);
   CHECK(assumed_number(Assumed::kSmall, at::kFloat, false, 3) == -1);
   CHECK(assumed_number(Assumed::kOne, at::kInt, true, 3) == 1);
-  for (const at::ScalarType type : {at::kLong, at::kInt, at::kShort, at::kByte, at::kChar, at::kHalf,
-                                    at::kBFloat16, at::kFloat, at::kDouble}) {
+  for (const at::ScalarType type : {at::kLong, at::kInt, at::kShort, at::kByte, at::kChar,
+                                    at::kHalf, at::kBFloat16, at::kFloat, at::kDouble}) {
     const auto large = element_bytes(type, assumed_number(Assumed::kLarge, type, true, 0));
     CHECK(large.size() == c10::elementSize(type));
     CHECK(element_bytes(type, 0) == std::vector<unsigned char>(large.size()));

@@ -90,7 +90,8 @@ Assumptions::Assumptions(std::string_view text) {
   for (const std::string_view line : split(text, '\n')) {
     const std::vector<std::string_view> words = split(line, '\t');
     if (words.size() == 3 && words[0] == prediction::kAssumeAtLine) {
-      lines_.push_back({std::string(words[1]), std::strtod(std::string(words[2]).c_str(), nullptr)});
+      lines_.push_back(
+          {std::string(words[1]), std::strtod(std::string(words[2]).c_str(), nullptr)});
     } else if (words.size() == 2) {
       if (const std::optional<Assumed> assumed = assumed_of(words[1]))
         sites_.push_back({std::string(words[0]), *assumed});

@@ -14,8 +14,8 @@ namespace memledger::virtual_gpu {
 namespace {
 
 bool is_of_library(std::string_view name) {
-  for (const std::string_view library : {"libtorch", "libc10", "libmemledger", "libstdc++", "libc++",
-                                         "libc.", "libcuda", "libpthread"}) {
+  for (const std::string_view library : {"libtorch", "libc10", "libmemledger", "libstdc++",
+                                         "libc++", "libc.", "libcuda", "libpthread"}) {
     if (name.substr(0, library.size()) == library) return true;
   }
   return false;

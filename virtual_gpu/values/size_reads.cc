@@ -1,6 +1,7 @@
 // Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
 #include "virtual_gpu/values/size_reads.h"
 
+#include <ATen/Functions.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
 #include <dlfcn.h>
@@ -336,7 +337,8 @@ struct UnknownCopy {
 };
 
 UnknownCopy describe(void* destination, const void* source, const RunningOps& ops, size_t bytes) {
-  UnknownCopy copy{destination, reinterpret_cast<uintptr_t>(source), bytes, at::kLong, 0, {}, false};
+  UnknownCopy copy{destination, reinterpret_cast<uintptr_t>(source), bytes, at::kLong, 0, {},
+                   false};
   const bool has_type = ops.depth > 0 && ops.reader_depth == ops.depth;
   if (has_type) {
     copy.type = ops.read_type;
@@ -347,8 +349,8 @@ UnknownCopy describe(void* destination, const void* source, const RunningOps& op
                                                : at::kChar;
   }
   copy.item = c10::elementSize(copy.type);
-  const bool is_sure = copy.likely && copy.likely->is_sure &&
-                       (copy.likely->value == 0 || copy.likely->value == 1);
+  const bool is_sure =
+      copy.likely && copy.likely->is_sure && (copy.likely->value == 0 || copy.likely->value == 1);
   copy.is_truth = is_asked_for_truth(ops) || is_sure || (copy.type == at::kBool && copy.is_alone());
   return copy;
 }
@@ -367,7 +369,7 @@ bool are_zeros(const unsigned char* bytes, size_t count) {
   return count == 0 || (bytes[0] == 0 && std::memcmp(bytes, bytes + 1, count - 1) == 0);
 }
 
-// Puts the element wherever nothing is known, of which the copy has zeros.
+// Puts the element wherever the copy has zeros, but for those that are known.
 void fill(const UnknownCopy& copy, const std::vector<unsigned char>& element, size_t elements) {
   auto* const bytes = static_cast<unsigned char*>(copy.destination);
   const size_t item = element.size();
@@ -388,8 +390,7 @@ void fill(const UnknownCopy& copy, const std::vector<unsigned char>& element, si
 void fill_mask(const UnknownCopy& copy, const std::string& op) {
   uint32_t share = millionths();
   static std::atomic<uint64_t> masks{0};
-  if (share == kVariedMillionths)
-    share = 1 + static_cast<uint32_t>(mixed(++masks) % 1'000'000);
+  if (share == kVariedMillionths) share = 1 + static_cast<uint32_t>(mixed(++masks) % 1'000'000);
   fill(copy, {1}, assumed_size(copy.bytes, share, kLeastVaried));
   note(op, ReadKind::kAssumedSize);
 }
@@ -421,24 +422,42 @@ double assumed_value(const UnknownCopy& copy, const std::string& site, double li
   return is_other ? (likely == 0 ? 1 : 0) : likely;
 }
 
+// What is likely to be there: what a collective left, or `keep=`, else what the type says.
+double likely_content(const UnknownCopy& copy) {
+  const auto* const bytes = static_cast<const unsigned char*>(copy.destination);
+  if (copy.source != 0 && copy.is_alone() && !are_zeros(bytes, copy.bytes)) {
+    const at::Tensor content = at::empty({1}, at::TensorOptions(at::kCPU).dtype(copy.type));
+    std::memcpy(content.mutable_data_ptr(), bytes, copy.bytes);
+    return content.to(at::kDouble).item<double>();
+  }
+  return copy.likely ? copy.likely->value : likely_of_type(copy.type);
+}
+
+// Puts the element wherever it is not known what is there.
+void overwrite(const UnknownCopy& copy, const std::vector<unsigned char>& element) {
+  repeat(element, static_cast<unsigned char*>(copy.destination), copy.bytes);
+  if (copy.source != 0) Shadows::get().read(copy.destination, copy.source, copy.bytes);
+}
+
 void assume(RunningOps& ops, const UnknownCopy& copy, const std::string& op) {
   const ProgramLine line = take_program_line();
   const ReadKind kind = kind_of(copy);
   Row row{op, kind, 0, 0, line, site_of(name_of(kind), op, key_of(line)), 0};
-  double value = copy.likely ? copy.likely->value : likely_of_type(copy.type);
+  const Asking asking(ops);
+  const PlainCpu plain;
+  const double likely = likely_content(copy);
+  double value = likely;
   if (const std::optional<double> said = said_of(line)) {
     row.kind = ReadKind::kSaid;
     value = *said;
   } else {
-    value = assumed_value(copy, row.site, value);
+    value = assumed_value(copy, row.site, likely);
   }
   row.assumed = value;
   count_in_row(row);
-  const Asking asking(ops);
-  const PlainCpu plain;
   const std::vector<unsigned char> element = element_bytes(copy.type, value);
-  if (copy.source == 0) {
-    repeat(element, static_cast<unsigned char*>(copy.destination), copy.bytes);
+  if (value != likely || copy.source == 0) {
+    overwrite(copy, element);
   } else {
     fill(copy, element, copy.bytes / copy.item);
   }
@@ -581,8 +600,7 @@ void assume_on_host(RunningOps& ops, const at::Tensor& tensor, bool is_written) 
   if (!WrittenHostMemory::get().overlaps(address, tensor.nbytes())) return;
   WrittenHostMemory::get().remove(address, tensor.nbytes());
   if (is_written) return;
-  UnknownCopy copy{data, 0, tensor.nbytes(), tensor.scalar_type(), tensor.itemsize(), {},
-                   false};
+  UnknownCopy copy{data, 0, tensor.nbytes(), tensor.scalar_type(), tensor.itemsize(), {}, false};
   copy.is_truth = copy.type == at::kBool && copy.is_alone();
   note_zero_read(ops.outermost());
   assume(ops, copy, ops.outermost());
@@ -594,8 +612,8 @@ void look_at_host_memory(RunningOps& ops, const at::RecordFunction& fn) {
   if (info == nullptr || info->is_view) return;
   const auto inputs = fn.inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const bool is_written = i < info->is_written.size() && info->is_written[i] &&
-                            (info->overwrites || info->is_out[i]);
+    const bool is_written =
+        i < info->is_written.size() && info->is_written[i] && (info->overwrites || info->is_out[i]);
     if (inputs[i].isTensor()) assume_on_host(ops, inputs[i].toTensor(), is_written);
   }
 }

@@ -34,7 +34,7 @@ struct ReadRow {
   // The new storages that the outermost operators returned, all runs together.
   uint64_t dependent_bytes = 0;
   std::string where;  // the line of the first; may be empty
-  // Of numbers, fractions and truths that are assumed: which read of the program it is, the same in
+  // Where a number, a fraction or a truth is assumed: which read of the program it is, the same in
   // each run, and what the first was assumed to be. Empty: nothing else can be assumed.
   std::string site;
   double assumed = 0;

@@ -18,9 +18,9 @@
 
 #include "registry/core/thread_context.h"
 #include "virtual_gpu/known_values.h"
+#include "virtual_gpu/reads.h"
 #include "virtual_gpu/values/computation.h"
 #include "virtual_gpu/values/operators.h"
-#include "virtual_gpu/reads.h"
 #include "virtual_gpu/values/random.h"
 #include "virtual_gpu/values/reach.h"
 #include "virtual_gpu/values/recordings.h"
@@ -31,7 +31,7 @@ namespace {
 
 std::atomic<bool> followed{false};
 
-bool (*defers)() = nullptr;                        // memledger_virtual_gpu_defers
+bool (*defers)() = nullptr;  // memledger_virtual_gpu_defers
 decltype(&memledger_virtual_gpu_host_range) host_range = nullptr;
 bool (*only_waits)(const void* kernel) = nullptr;  // memledger_virtual_gpu_only_waits
 
@@ -148,7 +148,7 @@ bool fits(const Place& place, const at::Tensor& value) {
   return value.sizes() == at::IntArrayRef(place.sizes) && value.dtype() == place.dtype;
 }
 
-// Of a tensor without memory, as for a result that was not asked for.
+// Where a tensor without memory lies, such as a result that was not asked for: nowhere.
 Place place_of_nothing(const at::Tensor& tensor) {
   Place place;
   place.sizes = tensor.sizes();
@@ -259,9 +259,8 @@ void record_computation(Recording& recording, Frame& frame, const at::RecordFunc
   std::optional<std::vector<Place>> places = result_places(info, fn);
   if (!places) return;
   captured.arguments->add_written(info, *places);
-  const bool all_have_memory =
-      std::all_of(places->begin(), places->end(),
-                  [](const Place& place) { return place.storage != nullptr; });
+  const bool all_have_memory = std::all_of(
+      places->begin(), places->end(), [](const Place& place) { return place.storage != nullptr; });
   if (!all_have_memory || !may_compute_all(*places)) return;
   if (info.distribution != Distribution::kNone) {
     if (!frame.generator || !frame.generator->is_captured ||
