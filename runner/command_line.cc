@@ -344,8 +344,8 @@ absl::Status check_assumptions(const std::vector<std::string>& assumptions) {
 void declare_assume(std::vector<std::string>& assumptions,
                     std::vector<OptionDeclaration>& options) {
   options.push_back({"--assume", "FILE:LINE=VALUE", &assumptions,
-                     "What the program reads of the GPU in that line, where nobody knows it: a\n"
-                     "number, true or false. May be repeated."});
+                     "What the program reads of the GPU in that line: a number, true or\n"
+                     "false. May be repeated."});
 }
 
 // Checks what all commands say that make dry-runs, and gives it to their options.

@@ -66,7 +66,7 @@ measure step h100 inference
 check "without a step a program runs to its end" equal "$(figure "m['ended'], m['steps']")" "exit 0"
 check "and has its peak" equal "$(figure "m['devices'][0]['allocated_peak_bytes']")" "$(tail -1 out | cut -d' ' -f2)"
 
-# Its gradient reads as zero, so it takes itself for converged: the list is what tells.
+# Its gradient is not known: the list is what tells.
 measure exit h100 lbfgs
 check "LBFGS asks values" matches <(figure "sorted(reads)") 'fraction|branch'
 
