@@ -82,10 +82,15 @@ std::string largest_below(const FitReport& report) {
                  : "; is there a smallest value it takes? Give it by --from";
 }
 
-// Returns the difference of process peaks at the high end; negative: it takes more.
+// Returns the difference of process peaks at the high end; negative: it takes more. Nothing where
+// one of them may end at the capacity.
 std::optional<int64_t> freed_bytes(const FitReport& report, const MeasuredRemedy& remedy) {
   if (!remedy.peaks || !report.remedied || !report.remedied->peaks || report.remedied->may_be_cut())
     return std::nullopt;
+  FitPoint with_remedy;
+  with_remedy.verdict = remedy.verdict;
+  with_remedy.peaks = remedy.peaks;
+  if (with_remedy.may_be_cut()) return std::nullopt;
   return report.remedied->peaks->process.high - remedy.peaks->process.high;
 }
 

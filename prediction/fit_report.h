@@ -13,8 +13,7 @@
 
 namespace memledger::prediction {
 
-// What another setting gives, measured by runs with it. Peaks are those without a limit: a program
-// may fit with a setting that lets it take more, as LibTorch frees its cache where memory is short.
+// What another setting gives, measured by runs with it at the device's own capacity.
 struct MeasuredRemedy {
   std::string setting;  // PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
   Verdict verdict = Verdict::kNotKnown;

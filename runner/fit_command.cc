@@ -104,24 +104,15 @@ class Session {
       remedies.push_back(std::move(result));
     }
     line_.set_title(absl::StrCat(kCommand, ": other settings"));
-    auto verdicts = make(requests);
-    if (!verdicts.ok()) return verdicts.status();
-    // What it takes without a limit is worth runs only where the setting helps.
-    std::vector<DryRunRequest> wanted;
-    std::vector<prediction::MeasuredRemedy*> whose;
-    for (size_t i = 0; i < remedies.size(); ++i) {
-      remedies[i].verdict = (*verdicts)[i].verdict;
-      if (remedies[i].verdict != prediction::Verdict::kFits) continue;
-      requests[i].verdict_only = false;
-      wanted.push_back(std::move(requests[i]));
-      whose.push_back(&remedies[i]);
-    }
     const bool lacks_peaks = prediction::fit_point(value, prediction).may_be_cut();
-    if (lacks_peaks) wanted.push_back(request(value));
-    auto predictions = make(wanted);
+    if (lacks_peaks) requests.push_back(request(value));
+    auto predictions = make(requests);
     if (!predictions.ok()) return predictions.status();
-    for (size_t i = 0; i < whose.size(); ++i)
-      whose[i]->peaks = prediction::fit_point(value, (*predictions)[i]).peaks;
+    for (size_t i = 0; i < remedies.size(); ++i) {
+      prediction::FitPoint point = prediction::fit_point(value, (*predictions)[i]);
+      remedies[i].verdict = point.verdict;
+      remedies[i].peaks = point.peaks;
+    }
     if (lacks_peaks) prediction = std::move(predictions->back());
     return remedies;
   }

@@ -422,7 +422,7 @@ TEST_CASE("only what helps is told") {
   const FitPeaks same = *report.remedied->peaks;
   FitPeaks more = same, less = same;
   more.process.high += int64_t{836} << 20;
-  less.process.high -= int64_t{5} << 20;
+  less.process.high = kCapacity + kCapacity / 20;
   report.remedied->peaks->process.high = kCapacity + kCapacity / 10;
   more.process.high = kCapacity + kCapacity / 5;
   report.measured = {{"NO=1", Verdict::kDoesNotFit, more},
