@@ -155,8 +155,8 @@ using Strided = long long;
     return give(singular_values_jacobi_work(m, n), size, out);                                     \
   }                                                                                                \
   MEMLEDGER_ANSWER int cusolverDn##T##gesvdjBatched_bufferSize(                                    \
-      void*, int, int m, int n, const void*, int, const void*, const void*, int, const void*, int, \
-      int* out, void*, int batch) {                                                                \
+      void*, int, int, int, const void*, int, const void*, const void*, int, const void*, int,     \
+      int* out, void*, int) {                                                                      \
     return give(singular_values_jacobi_batched_work(), size, out);                                 \
   }                                                                                                \
   MEMLEDGER_ANSWER int cusolverDn##T##gesvdaStridedBatched_bufferSize(                             \
