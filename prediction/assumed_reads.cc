@@ -89,16 +89,31 @@ bool is_of_same_end(const Run& a, const Run& b) {
   return a.end == b.end && a.addresses == b.addresses && a.is_limited == b.is_limited;
 }
 
-// The run without its assumptions, of several the one that ended as early; nullptr where there is
+bool came_further(const Run& run) { return run.goes_on || run.as_far; }
+
+// The run without its assumptions, of several the one that came as far; nullptr where there is
 // none.
 const Run* base_of(const Run& assuming, const std::vector<Run>& runs) {
   const Run* base = nullptr;
   for (const Run& run : runs) {
     if (!is_of_same_end(run, assuming) || run.varies_sizes) continue;
-    if (!run.goes_on && !run.as_far) return &run;
+    if (came_further(run) == came_further(assuming)) return &run;
     if (base == nullptr) base = &run;
   }
   return base;
+}
+
+bool has_read(const Run& run, const MeasuredRead& read) {
+  return std::any_of(run.processes.begin(), run.processes.end(), [&](const Measurement& process) {
+    return std::any_of(process.unknown_reads.begin(), process.unknown_reads.end(),
+                       [&](const MeasuredRead& other) { return other.site == read.site; });
+  });
+}
+
+// Whether it takes a run that comes further to see the read, such as one of an evaluation.
+bool is_read_late(const MeasuredRead& read, const std::vector<Run>& runs) {
+  return std::none_of(runs.begin(), runs.end(),
+                      [&](const Run& run) { return !came_further(run) && has_read(run, read); });
 }
 
 // The same with another end.
@@ -121,7 +136,9 @@ enum class Outcome : uint8_t { kAlike, kSamePeak, kOtherPeak, kNoMemory, kFailed
 
 Outcome outcome_of(const Run& run, const std::vector<Run>& runs) {
   if (run.failed_allocation()) return Outcome::kNoMemory;
-  if (run.program.timed_out) return Outcome::kTimedOut;
+  // One that was killed may have been so for want of the host's memory.
+  constexpr int kKilled = 128 + 9;
+  if (run.program.timed_out || run.program.status == kKilled) return Outcome::kTimedOut;
   if (!run.has_ended_well()) return Outcome::kFailed;
   const Run* const base = base_of(run, runs);
   if (base == nullptr) return Outcome::kOtherPeak;
@@ -135,26 +152,26 @@ bool is_without_effect(Outcome outcome) {
 
 // The end at which a read is tried: the high one, unless it was read at the low one only.
 Run::End end_of(const MeasuredRead& read, const std::vector<Run>& runs) {
-  for (const Run& run : runs) {
-    if (run.end != Run::End::kHigh) continue;
-    for (const Measurement& process : run.processes) {
-      for (const MeasuredRead& other : process.unknown_reads) {
-        if (other.site == read.site) return Run::End::kHigh;
-      }
-    }
-  }
-  return Run::End::kLow;
+  const bool is_high = std::any_of(runs.begin(), runs.end(), [&](const Run& run) {
+    return run.end == Run::End::kHigh && has_read(run, read);
+  });
+  return is_high ? Run::End::kHigh : Run::End::kLow;
 }
 
 const char* all_of_kind(const MeasuredRead& read) {
   return is_truth(read) ? kAllTruths : kAllNumbers;
 }
 
-// The run that says what a value does: that of the read alone, else of all at once.
+// The run that says what a value does: that of the read alone, else of all at once. One of all that
+// fails says nothing of each.
 const Run* run_with(const MeasuredRead& read, const std::string& value, Run::End end,
                     const std::vector<Run>& assuming) {
   if (const Run* const alone = find_made(assuming, {{read.site, value}}, end)) return alone;
-  return find_made(assuming, {{all_of_kind(read), value}}, end);
+  const Run* const all = find_made(assuming, {{all_of_kind(read), value}}, end);
+  return all != nullptr &&
+                 (all->has_ended_well() || all->failed_allocation() || all->program.timed_out)
+             ? all
+             : nullptr;
 }
 
 // What other values do, from small to huge.
@@ -168,8 +185,13 @@ std::vector<Tried> tried_values(const MeasuredRead& read, const std::vector<Run>
                                 const std::vector<Run>& assuming) {
   std::vector<Tried> tried;
   for (const std::string& value : other_values(read)) {
-    if (const Run* const run = run_with(read, value, end_of(read, runs), assuming))
-      tried.push_back({value, run, outcome_of(*run, runs)});
+    const Run* run = run_with(read, value, end_of(read, runs), assuming);
+    // A program that does not fit is tried at the low end.
+    if (run == nullptr) run = run_with(read, value, Run::End::kLow, assuming);
+    if (run == nullptr) continue;
+    // It may have ended before the read.
+    if (run->has_ended_well() && !has_read(*run, read)) continue;
+    tried.push_back({value, run, outcome_of(*run, runs)});
   }
   return tried;
 }
@@ -251,26 +273,28 @@ class Plan {
   }
 
  private:
-  void want(std::vector<AssumedRead> assumed, Run::End end) {
+  void want(std::vector<AssumedRead> assumed, Run::End end, bool as_far = false) {
     if (find_made(assuming_, assumed, end) != nullptr) return;
     const bool is_wanted =
         std::any_of(wanted_.begin(), wanted_.end(), [&](const AssumingRun& other) {
           return other.end == end && assume_alike(other.assumed_reads, assumed);
         });
-    if (!is_wanted) wanted_.push_back({std::move(assumed), end});
+    if (!is_wanted) wanted_.push_back({std::move(assumed), end, as_far});
   }
 
   void add(const std::vector<MeasuredRead>& sites, bool is_alone) {
     std::vector<MeasuredRead> tried_again;
+    const bool any_late = std::any_of(
+        sites.begin(), sites.end(), [this](const auto& site) { return is_read_late(site, runs_); });
     for (const MeasuredRead& site : sites) {
       const Run::End end = end_of(site, runs_);
       for (const std::string& value : other_values(site)) {
         if (is_alone) {
-          want({{site.site, value}}, end);
+          want({{site.site, value}}, end, is_read_late(site, runs_));
           continue;
         }
         const std::vector<AssumedRead> all = {{all_of_kind(site), value}};
-        want(all, end);
+        want(all, end, any_late);
         const Run* const made = find_made(assuming_, all, end);
         if (made != nullptr && !is_without_effect(outcome_of(*made, runs_)) &&
             (tried_again.empty() || tried_again.back().site != site.site))
@@ -280,7 +304,7 @@ class Plan {
     if (tried_again.size() > kMaxAfterAll) return;  // what came of all holds for each
     for (const MeasuredRead& site : tried_again) {
       for (const std::string& value : other_values(site))
-        want({{site.site, value}}, end_of(site, runs_));
+        want({{site.site, value}}, end_of(site, runs_), is_read_late(site, runs_));
     }
   }
 
@@ -365,7 +389,9 @@ ReadsTried judge_reads(const std::vector<Run>& runs, const std::vector<Run>& ass
   for (const Run& run : assuming) {
     const bool has_ended = run.has_ended_well() && !run.failed_allocation();
     if (has_ended && outcome_of(run, runs) == Outcome::kOtherPeak) result.within.push_back(run);
-    result.fits_otherwise |= has_ended && run.end == Run::End::kLow;
+    const Run* const base = base_of(run, runs);
+    result.fits_otherwise |=
+        has_ended && run.end == Run::End::kLow && base != nullptr && base->failed_allocation();
   }
   return result;
 }

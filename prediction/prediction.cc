@@ -683,7 +683,9 @@ bool needs_others_as_far(const std::vector<Run>& runs) {
         run.processes.begin(), run.processes.end(), [&run](const Measurement& process) {
           const bool shows_all_kinds =
               process.ended == Ended::kAtExit && process.kind_when_settled == Steps::kDiffer;
-          return process.has_grown_since || shows_all_kinds || run.failed_allocation();
+          const bool fails_later =
+              run.failed_allocation() && process.kind_when_settled != Steps::kNone;
+          return process.has_grown_since || shows_all_kinds || fails_later;
         });
   });
 }

@@ -193,6 +193,8 @@ VariedSizes varied_sizes_to_test(const std::vector<Run>& runs);
 struct AssumingRun {
   std::vector<AssumedRead> assumed_reads;
   Run::End end = Run::End::kHigh;  // in the order of addresses of that end's first run
+  // Goes as far as the run that went on, in whose order of addresses: no other read it.
+  bool as_far = false;
 };
 std::vector<AssumingRun> assuming_runs(std::string_view specification,
                                        const std::vector<Run>& runs);

@@ -171,6 +171,9 @@ std::string without_evaluation(const Prediction& prediction) {
 
 std::string to_spare(const DevicePrediction& device) {
   const int64_t headroom = device.headroom_bytes();
+  if (headroom >= 0 && device.verdict == Verdict::kNotKnown)
+    return words(headroom) + " left in these runs";
+  if (headroom >= 0 && device.verdict == Verdict::kDoesNotFit) return "";
   if (headroom >= 0) return words(headroom) + " to spare";
   // Allocations that fail at first succeed once the cache is empty.
   if (device.verdict == Verdict::kFits) return "as LibTorch empties its cache";

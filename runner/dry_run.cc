@@ -247,8 +247,8 @@ class Runs {
           !failed_otherwise(plan.run))
         continue;
       if (const absl::Status status = make_alone(plan); !status.ok()) return status;
-      // It fails by itself, and so do the others.
-      if (failed_otherwise(plan.run)) break;
+      // It fails by itself, and so do the others, unless each assumes something else.
+      if (failed_otherwise(plan.run) && plan.run.assumed_reads.empty()) break;
     }
     return absl::OkStatus();
   }
@@ -384,7 +384,11 @@ class Runs {
     if (!plan.run.goes_on && !plan.run.as_far) return;
     const steady_clock::time_point now = steady_clock::now();
     if (!plan.enough_at) plan.enough_at = when_enough(plan);
-    if (!plan.enough_at || now < *plan.enough_at) return;
+    if (!plan.enough_at) return;
+    // It ends before its time is over, which would say that it took too long.
+    const auto left = std::chrono::seconds(timeout_s(plan)) - kMaxEnding - plan.child->age();
+    if (now < *plan.enough_at && left > std::chrono::seconds(0)) return;
+    plan.enough_at = std::min(*plan.enough_at, now);
     if (!std::exchange(plan.is_told, true))
       (void)write_file(absl::StrCat(plan.folder, "/", prediction::kUntilEnough), "request", "");
     if (now > *plan.enough_at + kMaxEnding) plan.child->kill();
@@ -701,6 +705,12 @@ bool fails_likely(const Case& of) {
                      [](const Run& run) { return run.failed_allocation(); });
 }
 
+const Run* run_that_went_on(const Case& of) {
+  const auto run =
+      std::find_if(of.runs.begin(), of.runs.end(), [](const Run& one) { return one.goes_on; });
+  return run == of.runs.end() ? nullptr : &*run;
+}
+
 // Whether anything depends on what the program read without anybody knowing it. Some runs follow
 // from others.
 absl::Status run_other_reads(Runs& runs, std::vector<Case>& cases) {
@@ -714,8 +724,14 @@ absl::Status run_other_reads(Runs& runs, std::vector<Case>& cases) {
         RunKind kind{wanted.end, addresses_of(of.runs, wanted.end)};
         kind.assumed_reads = std::move(wanted.assumed_reads);
         kind.seconds = seconds_to_assume(of.runs);
-        if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
-          return status;
+        const Distance usual = of.distance;
+        if (const Run* const further = wanted.as_far ? run_that_went_on(of) : nullptr) {
+          kind.addresses = further->addresses;
+          of.distance = distance_of(*further);
+        }
+        const absl::Status status = wave.add(of, kind, runs.folder());
+        of.distance = usual;
+        if (!status.ok()) return status;
       }
     }
     if (const absl::Status status = wave.make(runs); !status.ok()) return status;

@@ -114,8 +114,10 @@ environment::Variable sanitizer_options() {
 
 // For the folder's nvidia-smi, which has no other program that anybody calls by its name.
 std::string with_folder_first(const std::string& folder) {
+  // What execvp() searches without PATH. An empty entry is the current folder, as is an empty PATH.
+  constexpr char kWithoutPath[] = "/bin:/usr/bin";
   const char* const path = std::getenv(kPath);
-  return path == nullptr || *path == '\0' ? folder : absl::StrCat(folder, ":", path);
+  return absl::StrCat(folder, ":", path == nullptr ? kWithoutPath : path);
 }
 
 absl::Status set_environment(const RunOptions& options, bool takes_libraries,

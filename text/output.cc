@@ -309,9 +309,17 @@ struct Note {
 } temporary_note;
 
 void note_temporary(const std::string& path) noexcept {
+  char* const to = temporary_note.place;
   if (path.size() >= temporary_note.size) return;
-  std::copy(path.begin(), path.end(), temporary_note.place);
-  temporary_note.place[path.size()] = '\0';
+  // Others unlink what is noted if this process is killed meanwhile: they see all of it or nothing,
+  // never the beginning of it, which is the path of a file that is not ours. The first byte is
+  // last.
+  __atomic_store_n(to, '\0', __ATOMIC_SEQ_CST);
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (path.empty()) return;
+  std::copy(path.begin() + 1, path.end(), to + 1);
+  to[path.size()] = '\0';
+  __atomic_store_n(to, path[0], __ATOMIC_RELEASE);
 }
 
 // Makes a file beside the target and returns its path; returns "" and sets errno if it cannot.

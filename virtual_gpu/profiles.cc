@@ -1,5 +1,6 @@
 #include "virtual_gpu/profiles.h"
 
+#include <algorithm>
 #include <cctype>
 
 // clang-format off
@@ -381,12 +382,11 @@ const Profile* find_profile_of_device(std::string_view device_name, uint64_t nom
 }
 
 std::string profile_names() {
+  constexpr size_t kShown = 12;
   std::string names;
-  for (const Profile& profile : profiles()) {
-    if (!names.empty()) names += ", ";
-    names += profile.name;
-  }
-  return names;
+  for (size_t i = 0; i < std::min(kShown, profiles().size()); ++i)
+    names += profiles()[i].name + ", ";
+  return names + "… (`memledger gpus` lists " + std::to_string(profiles().size()) + ")";
 }
 
 }  // namespace memledger::virtual_gpu

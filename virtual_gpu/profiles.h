@@ -61,7 +61,7 @@ const Profile* find_profile(std::string_view name);
 // has to be about the profile's. nullptr where none is like it.
 const Profile* find_profile_of_device(std::string_view device_name, uint64_t nominal_bytes = 0);
 
-// "h200, h100, …", for messages.
+// "b200, h200, h100, … (`memledger gpus` lists 52)", for messages: the first dozen.
 std::string profile_names();
 
 }  // namespace memledger::virtual_gpu

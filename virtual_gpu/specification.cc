@@ -163,23 +163,24 @@ std::vector<std::string> names_that_overlap(std::string_view name) {
 
 // The known names that a user may have meant, as in `: h100 or h200?`; empty where none is near.
 std::string suggestion(std::string_view name) {
-  constexpr size_t kFar = 3;
+  constexpr size_t kFar = 3, kMaxSuggestions = 5;
   size_t nearest = kFar;
-  std::string names;
-  if (name.size() > kLongestName) return names;
+  std::vector<std::string> near;
+  if (name.size() > kLongestName) return "";
   for (const Profile& profile : profiles()) {
     const size_t letters = std::min(profile.name.size(), name.size());
     const size_t far = distance(name, profile.name);
     if (far > nearest || far >= letters || far >= kFar) continue;
-    if (far < nearest) names.clear();
+    if (far < nearest) near.clear();
     nearest = far;
-    names += (names.empty() ? ": " : " or ") + profile.name;
+    near.push_back(profile.name);
   }
-  if (names.empty()) {
-    for (const std::string& overlapping : names_that_overlap(name))
-      names += (names.empty() ? ": " : " or ") + overlapping;
-  }
-  return names.empty() ? names : names + "?";
+  if (near.empty()) near = names_that_overlap(name);
+  // So many are like it that none is meant.
+  if (near.empty() || near.size() > kMaxSuggestions) return "";
+  std::string names;
+  for (const std::string& known : near) names += (names.empty() ? ": " : " or ") + known;
+  return names + "?";
 }
 
 std::optional<DeviceSpecification> parse_device(std::string_view text, std::string* error) {

@@ -102,7 +102,14 @@ void note_device_in_use(int device) noexcept {
   using GetBusId = int(char*, int, int);
   auto* const get_bus_id =
       reinterpret_cast<GetBusId*>(find_symbol_of_loaded_library("cudaDeviceGetPCIBusId"));
-  if (get_bus_id == nullptr || get_bus_id(one.bus_id.data(), kBusIdLength, device) != 0) return;
+  if (get_bus_id == nullptr) return;
+  if (get_bus_id(one.bus_id.data(), kBusIdLength, device) != 0) {
+    // The program would take it for an error of its own call.
+    if (auto* const forget_error =
+            reinterpret_cast<int (*)()>(find_symbol_of_loaded_library("cudaGetLastError")))
+      forget_error();
+    return;
+  }
   one.process = getpid();
   one.state.store(2, std::memory_order_release);
 }

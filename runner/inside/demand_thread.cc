@@ -158,4 +158,8 @@ void take_on_own_thread(int signal) noexcept {
   observe_lone_calls(&leave_alone, &come_back);
 }
 
+bool is_demand_thread() noexcept {
+  return thread_id.load() == static_cast<pid_t>(syscall(SYS_gettid));
+}
+
 }  // namespace memledger::inside

@@ -16,4 +16,7 @@ namespace memledger::inside {
 // thread is ended, and made anew after it.
 void take_on_own_thread(int signal) noexcept;
 
+// Whether the calling thread is that thread. Async-signal-safe.
+bool is_demand_thread() noexcept;
+
 }  // namespace memledger::inside

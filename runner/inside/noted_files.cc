@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "prediction/measure_variables.h"
+#include "runner/inside/quiet_write.h"
 #include "runner/inside/unreal_files.h"
 
 // System calls in place of functions that libmemledger_measure.so has itself.
@@ -84,7 +85,9 @@ void append(const char* file_path, const iovec* parts, int count) {
   const int file = static_cast<int>(
       syscall(SYS_openat, AT_FDCWD, file_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
   if (file < 0) return;
-  [[maybe_unused]] const long written = syscall(SYS_writev, file, parts, count);
+  size_t bytes = 0;
+  for (int i = 0; i < count; ++i) bytes += parts[i].iov_len;
+  if (may_grow(file, bytes)) write_quietly(file, parts, count);
   close(file);
 }
 

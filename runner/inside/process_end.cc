@@ -24,6 +24,7 @@
 #include <string_view>
 
 #include "registry/hooks/close_books.h"
+#include "runner/inside/demand_thread.h"
 #include "runner/inside/exec_observers.h"
 #include "runner/inside/in_front.h"
 #include "runner/inside/interrupted_call.h"
@@ -258,6 +259,7 @@ CopyResult write_now(const EndOfProcess& end, uint64_t blocked, int copies_if_lo
   work.seconds_per_part = end.goes_on() ? kSecondsOnDemand : kSecondsAtExit;
   work.latest_ns = &Signalled::latest_ns;
   work.process_goes_on = end.goes_on();
+  work.finishes_calls = !is_demand_thread();
   work.copies_if_locked = copies_if_locked;
   work.left_out = &leave_out;
   work.between_copies = &OtherThreads::go_on_for_a_moment;

@@ -15,6 +15,7 @@
 #include "runner/environment.h"
 #include "runner/inside/end_calls.h"
 #include "runner/inside/noted_files.h"
+#include "runner/inside/quiet_write.h"
 #include "runner/inside/unreal_files_names.h"
 
 // libmemledger_preload.so has it.
@@ -29,6 +30,7 @@ char list_path[64];  // empty: there is none
 uint64_t list_inode;
 int first_process;  // of the run
 char callers_folder[kPathBytes];
+bool has_standard_error = true;
 bool is_quiet;
 thread_local int own_files __attribute__((tls_model("initial-exec")));
 
@@ -172,8 +174,8 @@ void tell_of_rest() {
                        static_cast<unsigned long long>(files.more));
   length += snprintf(text + length, sizeof text - static_cast<size_t>(length),
                      " (%s may hold zeros or made-up numbers)\n", count == 1 ? "it" : "they");
-  [[maybe_unused]] const long written =
-      syscall(SYS_write, STDERR_FILENO, text, static_cast<size_t>(length));
+  const iovec line = {text, static_cast<size_t>(length)};
+  if (has_standard_error) write_quietly(STDERR_FILENO, &line, 1);
 }
 
 __attribute__((destructor)) void tell_at_exit() { tell_of_rest(); }
@@ -194,6 +196,7 @@ void begin_to_list_files(const char* value) {
   if (const char* const folder = secure_getenv(environment::kFolder))
     snprintf(callers_folder, sizeof callers_folder, "%s", folder);
   const char* const quiet = secure_getenv(environment::kQuiet);
+  has_standard_error = fcntl(STDERR_FILENO, F_GETFD) >= 0;
   is_quiet = quiet != nullptr && *quiet != '\0' && strcmp(quiet, "0") != 0;
   if (getpid() == first_process && &memledger_observe_sudden_exit != nullptr)
     memledger_observe_sudden_exit(&tell_at_sudden_exit);
@@ -215,7 +218,7 @@ bool list_file(const char* path) {
     const size_t room = header.first_read_ns == 0 ? kMaxListBytes / 2 : kMaxListBytes;
     if (static_cast<size_t>(status.st_size) + sizeof record + length <= room) {
       const iovec parts[2] = {{&record, sizeof record}, {const_cast<char*>(path), length}};
-      is_listed = syscall(SYS_writev, file, parts, 2) > 0;
+      is_listed = may_grow(file, sizeof record + length) && write_quietly(file, parts, 2) > 0;
     } else if (header.is_full == 0) {
       const int whole = open_list(O_RDWR);  // what is appended to cannot be changed
       header.is_full = 1;

@@ -97,7 +97,9 @@ void end_orphan(int /*number*/) {
 }
 
 void do_parts() {
+  prctl(PR_SET_PDEATHSIG, kOrphaned);
   change_blocked_signals(SIG_UNBLOCK, bit_of(kOrphaned));
+  if (getppid() != this_copy.parent) end_orphan(0);
   const CopyWork& work = this_copy.work;
   std::atomic<int>& done = this_copy.told->parts_done;
   for (int part = done.load(); part < work.parts; ++part) {
@@ -115,8 +117,9 @@ void leave_the_program() {
   orphaned.sa_handler = &end_orphan;
   sigaction(kOrphaned, &orphaned, nullptr);
   setpgid(0, 0);
-  // Its watcher ends it when it takes too long, and takes it along when it is killed itself.
-  prctl(PR_SET_PDEATHSIG, kOrphaned);
+  // Its watcher ends it when it takes too long, and takes it along when it is killed itself. Until
+  // it writes there is nothing to remove, and its signals are blocked.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != this_copy.parent) end_copy(1);
   // A limit of one byte: no core is written, nor piped to a program.
   rlimit core{};
@@ -407,7 +410,7 @@ CopyResult write_in_copy(const CopyWork& work) noexcept {
     Tries tries(work.seconds_per_part, last);
     CopyResult result = CopyResult::kDone;
     do {
-      copy.finishes_call = tries.finishes_call(work.process_goes_on);
+      copy.finishes_call = work.finishes_calls && tries.finishes_call(work.process_goes_on);
       copy.reach = tries.reach();
       result = make_copy(copy);
       if (told.walks_stack.exchange(false)) copy.walks_stack = false;

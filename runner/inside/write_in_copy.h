@@ -38,6 +38,9 @@ struct CopyWork {
   int64_t (*latest_ns)() noexcept = nullptr;
   // The process lives on, and what this thread was interrupted in is better not done twice.
   bool process_goes_on = false;
+  // False where this thread is one of memledger's own: it was interrupted in no call of the
+  // program's, and would go on with its own work in the copy.
+  bool finishes_calls = true;
   // Where this thread can go on and ask once more: gives up at the first part after so many copies
   // that waited for a lock, and says nothing of it; 0: never. Other threads may wait for a lock of
   // this thread's while they hold others.

@@ -69,7 +69,7 @@ if [[ -e "$files/virtual_gpu/virtual_gpu_libraries/preload.txt" ]]; then
   while read -r library; do
     [[ -z "$library" ]] || put "$files/virtual_gpu/virtual_gpu_libraries/$library" "$prefix/lib/memledger/virtual_gpu/$library" 755
   done < "$files/virtual_gpu/virtual_gpu_libraries/preload.txt"
-  for file in memledger_cudnn_planner libmemledger_cudnn_planner_driver.so; do
+  for file in memledger_cudnn_planner libmemledger_cudnn_planner_driver.so nvidia-smi; do
     [[ ! -e "$files/virtual_gpu/virtual_gpu_libraries/$file" ]] || put "$files/virtual_gpu/virtual_gpu_libraries/$file" "$prefix/lib/memledger/virtual_gpu/$file" 755
   done
 fi

@@ -680,6 +680,9 @@ TEST_CASE("where the run that went on shows more, the others are made again to c
 
   Run fails = in_other_order(failed_run(kHigh, 990));
   fails.goes_on = true;
+  // One that fails before it has shown its peak fails as the others do.
+  CHECK_FALSE(needs_others_as_far({low, high, fails}));
+  fails.processes[0].kind_when_settled = Steps::kAlike;
   CHECK(needs_others_as_far({low, high, fails}));
   CHECK(predict("test", {low, high, fails}).verdict == Verdict::kNotKnown);
   Run low_fails = failed_run(kLow, 990), high_fails = failed_run(kHigh, 990);
@@ -833,7 +836,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->allocator_settings == "max_split_size_mb:64");
   CHECK(read->missing_cudnn == "nvidia-cudnn-cu13==9.19.*");
   CHECK(read->devices[0].requested_in_all == 12);
-  REQUIRE(read->unknown_reads.size() == 6);
+  REQUIRE(read->unknown_reads.size() == 7);
   CHECK(read->unknown_reads[0].has_upper_bound);
   CHECK(read->unknown_reads[1].kind == Kind::kSize);
   CHECK_FALSE(read->unknown_reads[1].has_upper_bound);
@@ -843,6 +846,8 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->unknown_reads[5].kind == Kind::kFraction);
   CHECK(read->unknown_reads[5].site == "5a");
   CHECK(read->unknown_reads[5].assumed == 1.5);
+  CHECK(read->unknown_reads[6].kind == Kind::kModel);
+  CHECK_FALSE(read->unknown_reads[6].has_upper_bound);
   CHECK_FALSE(parse_measurement("{}").ok());
   CHECK_FALSE(parse_measurement("{\"schema\":\"other\"}").ok());
   CHECK_FALSE(parse_measurement("no JSON").ok());

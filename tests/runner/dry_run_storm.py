@@ -122,7 +122,7 @@ class Job:
             return repr(error).encode()
 
     def faults(self):
-        last = self.checkpoints - 1
+        last = max(self.checkpoints - 1, 0)
         expected = dict(FIXED, **{"train.log": "".join(map(line, range(self.lines))).encode(), "ckpt.pt": checkpoint(last), "state.bin": state(last)})
         found = [f"{name} is not what the job wrote: {difference(self.read(name), content)}" for name, content in expected.items()
                  if self.read(name) != content]

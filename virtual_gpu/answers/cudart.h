@@ -30,10 +30,10 @@ class KeepLastError {
 // Makes the context of the thread's device, or says why there is none.
 cudaError_t ready();
 
-// Why CUDA refuses every call on a real device: in a copy (fork, clone) of a process that had made
-// a context (error 3, measured with driver 580.159.04), and once the process is past the exit
-// handlers that were registered after its first context (error 4). Here those refuse by which a
-// program asks what the device is and has; the others go on.
+// Whether CUDA still answers. A real one refuses every call past the exit handlers that were
+// registered after its first context (error 4), and in a copy (fork, clone) of a process that had
+// made one (error 3, measured with driver 580.159.04). Here only those calls refuse, and only past
+// the exit handlers, by which a program asks what the device is and has.
 cudaError_t answerable();
 
 // The driver's number for the attribute is the runtime's.

@@ -1,6 +1,4 @@
 // The runtime: devices, their properties, errors, versions.
-#include <unistd.h>
-
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -236,12 +234,12 @@ KeepLastError::KeepLastError() : kept_(last_error) {}
 KeepLastError::~KeepLastError() { last_error = kept_; }
 
 namespace {
-// The process that made the first context, and whether it ends.
-std::atomic<pid_t> context_process{0};
+// Whether the exit handlers that were registered before the first context are still to come.
 std::atomic<bool> is_unloading{false};
 
 void note_first_context() {
-  if (context_process.exchange(getpid()) == 0) std::atexit([] { is_unloading = true; });
+  static const int at_exit = std::atexit([] { is_unloading = true; });
+  (void)at_exit;
 }
 }  // namespace
 
@@ -249,16 +247,11 @@ cudaError_t ready() {
   Machine& machine = Machine::get();
   if (!machine.is_device(current_device())) return cudaErrorNoDevice;
   if (!machine.make_context(current_device())) return cudaErrorMemoryAllocation;
-  if (context_process.load(std::memory_order_relaxed) == 0) note_first_context();
+  note_first_context();
   return cudaSuccess;
 }
 
-cudaError_t answerable() {
-  const pid_t process = context_process.load(std::memory_order_relaxed);
-  if (process == 0) return cudaSuccess;
-  if (process != getpid()) return cudaErrorInitializationError;
-  return is_unloading ? cudaErrorCudartUnloading : cudaSuccess;
-}
+cudaError_t answerable() { return is_unloading ? cudaErrorCudartUnloading : cudaSuccess; }
 
 void pci_bus_id(char* text, int length, int machine_number) {
   std::snprintf(text, length, "0000:%02X:00.0",

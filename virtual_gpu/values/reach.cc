@@ -24,20 +24,22 @@ constexpr size_t kWord = sizeof(uintptr_t);
 
 using Range = std::pair<uintptr_t, uintptr_t>;
 
-uintptr_t find_end_of_stack() {
+Range find_stack() {
   pthread_attr_t attributes;
-  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return 0;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return {0, 0};
   void* begin = nullptr;
   size_t bytes = 0;
   const bool is_known = pthread_attr_getstack(&attributes, &begin, &bytes) == 0;
   pthread_attr_destroy(&attributes);
-  return is_known ? reinterpret_cast<uintptr_t>(begin) + bytes : 0;
+  const auto first = reinterpret_cast<uintptr_t>(begin);
+  return is_known ? Range{first, first + bytes} : Range{0, 0};
 }
 
-// What the calling thread's stack holds now; empty where it is not known.
+// What the calling thread's stack holds now; empty where it is not known, as on a fiber's stack.
 Range own_stack() {
-  thread_local const uintptr_t end = find_end_of_stack();
-  return {reinterpret_cast<uintptr_t>(__builtin_frame_address(0)), end};
+  thread_local const Range whole = find_stack();
+  const auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  return frame >= whole.first && frame < whole.second ? Range{frame, whole.second} : Range{0, 0};
 }
 
 bool is_inside(uintptr_t address, const Range& range) {

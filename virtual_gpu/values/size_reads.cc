@@ -491,7 +491,8 @@ bool is_said(const RunningOps& ops, const RunningOps::Planned& planned, ReadPlan
   const std::optional<double> said = said_of(line);
   if (!said || *said < 0) return false;
   const std::string op = label(ops.names[planned.depth - 1], ops.outermost());
-  read.value = static_cast<uint64_t>(*said);
+  constexpr double kMaxSize = 9.2e18;
+  read.value = static_cast<uint64_t>(std::min(*said, kMaxSize));
   write_parts(destination, read);
   count_in_row({op, ReadKind::kSaid, 0, 0, line, site_of("size", op, key_of(line)), *said});
   return true;
