@@ -29,7 +29,7 @@ struct MeasuredDevice {
   int64_t requested_in_all = 0;
 };
 
-// One or more storages whose names differ in a number only: `cache.0…63.k`. What is told of their
+// One or more storages whose names differ in a number only: `cache.0…63.k`. What is said of their
 // origin is of the first.
 struct MeasuredRow {
   std::string name, op, phase, layer, place, shape;

@@ -60,7 +60,7 @@ struct Plan {
   int seconds = 0;  // after which it is ended, if that is less than the caller's; 0: it is not
   std::optional<ChildProcess> child;
   bool was_alone = true;                              // while it ran, no other did
-  std::optional<steady_clock::time_point> enough_at;  // when it is told to end, if it goes on
+  std::optional<steady_clock::time_point> enough_at;  // when it is asked to end, if it goes on
   Distance distance;
   bool is_told = false;
   bool is_over = false;

@@ -67,7 +67,7 @@ void note_library_work() {
 
 bool hold_library_code(int device, const void* owner, size_t bytes) {
   Machine& machine = Machine::get();
-  // As for the context itself: programs on small devices look for what tensors take.
+  // Programs on small devices look for what tensors take, so these have no context either.
   constexpr size_t kSmallDevice = size_t{2} << 30;
   const Specification& specification = machine.specification();
   if (specification.workspaces != WorkspaceEnd::kUpper || specification.context_bytes.has_value() ||

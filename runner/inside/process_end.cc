@@ -473,7 +473,8 @@ void set_handlers(uint64_t signals, const struct sigaction& action) {
   }
 }
 
-// As the C library has set one of ours.
+// Makes ready to stop threads by a handler that has the C library's way back from handlers, as it
+// has put it into one of ours.
 void prepare_visits(uint64_t signals) {
   for (int number = 1; number < static_cast<int>(kNames.size()); ++number) {
     KernelAction now;

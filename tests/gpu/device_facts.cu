@@ -1,8 +1,10 @@
 // device_facts MODE: what the device has in use after each thing that takes memory of it. Not built
 // by Bazel: it needs a CUDA toolkit, and a real device to say anything new.
 //
-//   nvcc -O1 -arch=sm_90 device_facts.cu -lcuda -lcublas -lcublasLt -lcusolver -lcusparse -lcufft -lcurand
-//   for m in attributes local stack heap heap1 fifo streams graphs async malloc host libraries; do ./a.out $m; done
+//   nvcc -O1 -arch=sm_90 device_facts.cu -lcuda -lcublas -lcublasLt -lcusolver -lcusparse \
+//     -lcufft -lcurand
+//   ./a.out MODE, which is: attributes, local, stack, heap, heap1, fifo, streams, graphs, async,
+//     malloc, host or libraries
 //
 // measured/h200_device.txt holds what it printed on an H200.
 #include <cublasLt.h>

@@ -85,7 +85,9 @@ TEST_CASE("the peaks of a convolutional network's step hold LibTorch's own") {
   REQUIRE_MESSAGE(prediction.ok(), prediction.status().message());
   const Interval allocated = prediction->devices.front().allocated_peak;
   const Peaks truth = run_here(step);
-  CHECK(allocated.low <= truth.allocated);  // this process has the expected workspaces
+  // This process has the expected workspaces, of which the low end has nine tenths.
+  CHECK(allocated.low <= truth.allocated);
+  CHECK(allocated.low >= truth.allocated / 10 * 9);
   CHECK(allocated.high >= truth.allocated);
   // On another kind of device.
   const TestVerdict verdict = fits_on("t4", step);

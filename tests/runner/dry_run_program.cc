@@ -160,7 +160,7 @@ void train_with_masks(int steps, int64_t first) {
 
 }  // namespace
 
-// As programs do that leave little to others.
+// Takes a share of the device's memory, as programs do that leave little to others.
 void take_share(int64_t thousandths) {
   const size_t total = c10::cuda::CUDACachingAllocator::get()->getMemoryInfo(0).second;
   at::empty({static_cast<int64_t>(total) / 1000 * thousandths},

@@ -52,7 +52,7 @@ void is_no_nan(int steps) {
   train(steps, [](const at::Tensor& loss) { return !at::isnan(loss).any().item<bool>(); });
 }
 
-// As a scaler of gradients does.
+// Looks for infinite gradients by the operator that a scaler of gradients uses.
 void scaler(int steps) {
   train(steps, [](const at::Tensor& loss) {
     const at::Tensor gradient = loss.detach().expand({64, 64}).contiguous();

@@ -49,7 +49,7 @@ void launch(void** arguments) {
   CHECK(launch(reinterpret_cast<const void*>(&stub), {}, {}, arguments, 0, nullptr) == 0);
 }
 
-// As nvcc makes it of wr<<<1, 1>>>(to, 5).
+// Does what nvcc makes of wr<<<1, 1>>>(to, 5).
 [[gnu::noinline]] void launch_with(void* to) {
   int64_t value = 5;
   void* arguments[] = {&to, &value};

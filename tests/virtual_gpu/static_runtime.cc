@@ -271,6 +271,46 @@ void test_unknown_table() {
   CHECK(found == nullptr);
 }
 
+const void* const* table_of(const CUuuid& id) {
+  const auto get = reinterpret_cast<CUresult (*)(const void**, const CUuuid*)>(
+      dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetExportTable"));
+  const void* found = nullptr;
+  CHECK(get(&found, &id) == CUDA_SUCCESS);
+  return static_cast<const void* const*>(found);
+}
+
+// What was seen on an H200 (tests/gpu/measured/h200_driver_tables.txt).
+void test_tables_of_cublas() {
+  const unsigned char current[16] = {0x42, 0xd8, 0x5a, 0x81, 0x23, 0xf6, 0xcb, 0x47,
+                                     0x82, 0x98, 0xf6, 0xe7, 0x8a, 0x3a, 0xec, 0xdc};
+  const unsigned char streams[16] = {0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48,
+                                     0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8, 0xf2};
+  CUuuid id;
+  std::memcpy(&id, current, sizeof id);
+  const void* const* const contexts = table_of(id);
+  CHECK(reinterpret_cast<size_t>(contexts[0]) == 24);
+  void* context = nullptr;
+  CHECK(reinterpret_cast<CUresult (*)(void**)>(const_cast<void*>(contexts[2]))(&context) ==
+        CUDA_SUCCESS);
+  CHECK(context != nullptr);
+  std::memcpy(&id, streams, sizeof id);
+  const void* const* const table = table_of(id);
+  CHECK(reinterpret_cast<size_t>(table[0]) == 744);
+  uint64_t flag = 0, number = 0;
+  void* stream = nullptr;
+  using AskContext = CUresult (*)(void*, uint64_t*);
+  using AskStream = CUresult (*)(void*, void*, void**);
+  using AskNumber = CUresult (*)(void*, void*, uint64_t*);
+  CHECK(reinterpret_cast<AskContext>(const_cast<void*>(table[4]))(context, &flag) == CUDA_SUCCESS);
+  CHECK(flag == 1);
+  CHECK(reinterpret_cast<AskStream>(const_cast<void*>(table[51]))(context, nullptr, &stream) ==
+        CUDA_SUCCESS);
+  CHECK(stream != nullptr);
+  CHECK(reinterpret_cast<AskNumber>(const_cast<void*>(table[39]))(context, stream, &number) ==
+        CUDA_SUCCESS);
+  CHECK(number == 7);
+}
+
 }  // namespace
 
 int main() {
@@ -295,6 +335,7 @@ int main() {
   test_this_is_the_real_runtime();
   test_device();
   test_memory();
+  test_tables_of_cublas();
   test_streams();
   test_kernels();
   test_variables();

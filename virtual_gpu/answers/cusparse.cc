@@ -68,7 +68,7 @@ Products most_products(const Sparse& a, const Sparse& b) {
   return {count, static_cast<int64_t>(std::min(count, places))};
 }
 
-// As if entries lay anywhere alike: then so many of the result's places are hit.
+// Takes entries to be spread evenly, and returns how many places of the result they hit then.
 Products even_products(const Sparse& a, const Sparse& b) {
   const double places = static_cast<double>(a.rows) * static_cast<double>(b.columns);
   if (a.columns == 0 || places == 0) return {};
@@ -87,7 +87,7 @@ Products products_of(const Sparse& a, const Sparse& b) {
   return {most.count * share, static_cast<int64_t>(static_cast<double>(most.entries) * share)};
 }
 
-// As cuSPARSE answers, and some more.
+// Bound cuSPARSE's own answers from above.
 size_t block_rows_bytes(int64_t rows) { return static_cast<size_t>(40 * rows + 4096); }
 size_t sum_rows_bytes(int64_t rows) { return static_cast<size_t>(rows / 128 + 1024); }
 

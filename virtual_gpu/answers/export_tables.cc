@@ -268,6 +268,14 @@ CUresult validate(unsigned runtime_version, uint64_t seconds, unsigned char* dig
   return CUDA_SUCCESS;
 }
 
+// cuBLASLt asks for this one before it multiplies bfloat16 on Hopper, and does not look whether it
+// is there. No call of it was seen.
+constexpr Uuid kUnseen = {0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45,
+                          0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca};
+const Slot unseen[8] = {size_of_table<8>(),     slot(unknown_function), slot(unknown_function),
+                        slot(unknown_function), slot(unknown_function), slot(unknown_function),
+                        slot(unknown_function), slot(unknown_function)};
+
 struct Table {
   const Uuid& id;
   const Slot* slots;
@@ -276,6 +284,7 @@ struct Table {
 const Table kTables[] = {
     {kRuntime, runtime},   {kSubscribers, subscribers},      {kCurrentContext, current_contexts},
     {kValidity, validity}, {kContextChecks, context_checks}, {kContextStorage, context_storage},
+    {kUnseen, unseen},
 };
 
 }  // namespace
