@@ -136,8 +136,10 @@ class Relay {
     sigset_t one;
     sigemptyset(&one);
     sigaddset(&one, number);
-    sigprocmask(SIG_UNBLOCK, &one, nullptr);
+    // The terminal's may be pending here already. While it is blocked the two are one, and so is
+    // the stop.
     kill(getpid(), number);
+    sigprocmask(SIG_UNBLOCK, &one, nullptr);
     sigprocmask(SIG_BLOCK, &one, nullptr);
     stopped_at_ns_ = begin;
     resumed_at_ns_ = now_ns();

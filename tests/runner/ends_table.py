@@ -286,7 +286,7 @@ KNOWN = {}
 # ------------------------------------------------------------------------------------------------
 
 # How often a cell of the slice is run again that has once shown what only one run in many may.
-RUNS_OF_DOUBT = 20
+RUNS_OF_DOUBT = 100
 
 
 @dataclass
