@@ -4,6 +4,7 @@
 # `memledger run --writes=discard`: nothing that the program writes stays, memledger's reports do,
 # and streams, terminal, signals and status are the program's own.
 source tests/support/shell_test.sh
+source tests/support/unchanged_files.sh
 memledger="$PWD/$1" program="$PWD/$2" without_namespaces="$PWD/$3" terminal="$PWD/$4"
 cd "$TEST_TMPDIR" || exit 1
 export TMPDIR="$TEST_TMPDIR/tmp"
@@ -12,22 +13,6 @@ shown_on_failure=(../out ../err)
 
 run() {  # [OPTION]… -- PROGRAM…
   "${as[@]}" "$memledger" run --virtual-gpu=h100 --writes=discard "$@" >../out 2>../err
-}
-state() {
-  find . "$TMPDIR"/* -printf '%p %y %i %m %n %s %T@ %C@ %l\n' 2>/dev/null | sort && find . -type f -print0 | sort -z | xargs -0 cat --
-}
-unchanged() {  # WHAT COMMAND…
-  local what="$1"
-  shift
-  state >../before
-  "$@"
-  for ((i = 0; i < 100; i++)); do
-    state >../after
-    cmp -s ../before ../after && return
-    sleep 0.1
-  done
-  diff ../before ../after
-  fail "$how: $what: files are as they were"
 }
 until_there() {  # FILE
   for ((i = 0; i < 300; i++)); do

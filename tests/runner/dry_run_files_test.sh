@@ -3,6 +3,7 @@
 #
 # What programs do to files in a dry run stays in it, and what they cannot do as outside is told.
 source tests/support/shell_test.sh
+source tests/support/unchanged_files.sh
 memledger="$PWD/$1" program="$PWD/$2" static_program="$PWD/$3"
 export MEMLEDGER_VIRTUAL_GPU_CUDNN=model TORCH_CUBLAS_WORKSPACE_CACHE=1
 cd "$TEST_TMPDIR" || exit 1
@@ -17,23 +18,6 @@ dry_run() {  # STATUS ARGUMENT…: runs it, and holds it to the status
   shift
   "${as[@]}" "$memledger" dry-run --gpu=h100,addresses=down --settings=none --json "$@" >"$TEST_TMPDIR/out" 2>"$TEST_TMPDIR/err" </dev/null
   check "$how: dry-run $*: exit status" equal "$?" "$wanted"
-}
-state() {  # all of a file, and of its folder
-  find . "$TMPDIR"/* -printf '%p %y %i %m %n %s %T@ %C@ %l\n' 2>/dev/null | sort && find . -type f -print0 | sort -z | xargs -0 cat --
-}
-unchanged() {  # WHAT COMMAND…: no byte is another one afterwards
-  local what="$1"
-  shift
-  state >../before
-  "$@"
-  # What removes the temporary folder of a killed run may still be at it.
-  for ((i = 0; i < 100; i++)); do
-    state >../after
-    cmp -s ../before ../after && return
-    sleep 0.1
-  done
-  diff ../before ../after
-  fail "$how: $what: files are as they were"
 }
 
 make_files() {
