@@ -301,7 +301,7 @@ class Plan {
           tried_again.push_back(site);
       }
     }
-    if (tried_again.size() > kMaxAfterAll) return;  // what came of all holds for each
+    if (tried_again.size() > kMaxAfterAll) return;  // too many to be tried one by one
     for (const MeasuredRead& site : tried_again) {
       for (const std::string& value : other_values(site))
         want({{site.site, value}}, end_of(site, runs_), is_read_late(site, runs_));

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "prediction/prediction.h"
@@ -258,6 +259,43 @@ TEST_CASE("many reads are tried at once, and one by one where something came of 
     CHECK(prediction.verdict == Verdict::kNotKnown);
     CHECK(contains(prediction.sentence(), "c.py:12"));
   }
+}
+
+TEST_CASE("a read that only the run that went on has seen is tried by one that comes as far") {
+  const std::vector<MeasuredRead> none, evaluation = {read_at("a", Kind::kBranch)};
+  Run further = run(kHigh, 800, evaluation);
+  further.addresses = Run::Addresses::kDown;
+  further.goes_on = true;
+  const std::vector<Run> ends = {run(kLow, 700, none), run(kHigh, 800, none), further};
+  const std::vector<AssumingRun> wanted = assuming_runs("test", ends);
+  REQUIRE(words(wanted) == Words{"a=other"});
+  CHECK(wanted[0].as_far);
+
+  const auto with = [&](Run made) {
+    std::vector<Run> runs = ends;
+    runs.push_back(assuming(std::move(made), "a", "other"));
+    return predict("test", runs);
+  };
+  // One that ended before the read says nothing of it.
+  CHECK(with(run(kHigh, 800, none)).verdict == Verdict::kNotKnown);
+  for (const int64_t peak_mib : {800, 900}) {
+    Run as_far = run(kHigh, peak_mib, evaluation);
+    as_far.addresses = Run::Addresses::kDown;
+    as_far.as_far = true;
+    const Prediction prediction = with(as_far);
+    CHECK(prediction.verdict == Verdict::kFits);
+    CHECK(prediction.devices[0].process_peak.high == peak_mib * kMiB);
+  }
+}
+
+TEST_CASE("a run that assumes something of all reads and fails says nothing of each") {
+  std::vector<MeasuredRead> reads;
+  for (int i = 0; i < 9; ++i) reads.push_back(read_at("r" + std::to_string(i), Kind::kBranch));
+  const std::vector<Run> runs = {run(kLow, 700, reads), run(kHigh, 800, reads),
+                                 assuming(failed(run(kHigh, 800, reads)), "truths", "other")};
+  const Prediction prediction = predict("test", runs);
+  CHECK(prediction.verdict == Verdict::kNotKnown);
+  CHECK(prediction.unknown_reads.at(0).effect == Effect::kNotTried);
 }
 
 TEST_CASE("what the user has said of whole numbers is not tried") {
