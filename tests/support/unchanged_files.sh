@@ -1,5 +1,5 @@
-# For tests of what a command leaves of files, after shell_test.sh. The working folder and what is in
-# $TMPDIR count; `how` is part of a failure's name.
+# For tests of what a command leaves of files, after shell_test.sh. The working folder and $TMPDIR
+# count; `how` is part of a failure's name.
 
 state() {  # all of each file, and of its folder
   find . "$TMPDIR"/* -printf '%p %y %i %m %n %s %T@ %C@ %l\n' 2>/dev/null | sort && find . -type f -print0 | sort -z | xargs -0 cat --
