@@ -20,7 +20,12 @@ using Addresses = prediction::Run::Addresses;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-std::string temporary_folder() { return std::getenv("TEST_TMPDIR"); }
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string temporary_folder() { return variable("TEST_TMPDIR"); }
 
 virtual_gpu::Specification parsed(const std::string& text) {
   const auto result = virtual_gpu::parse_specification(text);
@@ -132,10 +137,10 @@ TEST_CASE("the caller's settings of the allocator are kept beside new ones") {
   setenv("PYTORCH_ALLOC_CONF", "a:1", 1);
   setenv("PYTORCH_CUDA_ALLOC_CONF", "b:2", 1);
   add_to_allocator_variable("");
-  CHECK(std::string(std::getenv("PYTORCH_CUDA_ALLOC_CONF")) == "b:2");
+  CHECK(variable("PYTORCH_CUDA_ALLOC_CONF") == "b:2");
   add_to_allocator_variable("c:3");
-  CHECK(std::string(std::getenv("PYTORCH_ALLOC_CONF")) == "a:1,b:2,c:3");
-  CHECK(std::string(std::getenv("PYTORCH_CUDA_ALLOC_CONF")) == "a:1,b:2,c:3");
+  CHECK(variable("PYTORCH_ALLOC_CONF") == "a:1,b:2,c:3");
+  CHECK(variable("PYTORCH_CUDA_ALLOC_CONF") == "a:1,b:2,c:3");
 }
 
 }  // namespace
