@@ -85,6 +85,9 @@ TEST_CASE("memory and options") {
   CHECK_FALSE(parsed("h200").ascending_addresses);
   CHECK_FALSE(parsed("h200,addresses=down").ascending_addresses);
   CHECK(parsed("h200,addresses=up").ascending_addresses);
+  CHECK(parsed("h200").libraries == LibraryChoice::kStandIns);
+  CHECK(parsed("h200,libraries=stand-ins").libraries == LibraryChoice::kStandIns);
+  CHECK(parsed("h200,libraries=real").libraries == LibraryChoice::kReal);
   CHECK_FALSE(parsed("h200").nccl_bytes);
   CHECK(parsed("h200,nccl=0B").nccl_bytes == 0);
   CHECK(parsed("h200,nccl=1.5GiB").nccl_bytes == 3ULL << 29);
@@ -151,14 +154,15 @@ TEST_CASE("errors name the thing and what is known") {
                    "is not a number of devices from 1 to 8"));
   }
   for (const char* option : {"", "count", "cuont=2", "=2", "COUNT=2"}) {
-    CHECK(contains(
-        error("h200," + std::string(option)),
-        "is not a known option. Known are: count=1..8, context=least|most|BYTES, "
-        "events=once|late, reads=none|all|FRACTION, values=known|zero, "
-        "numbers=zero|one, workspaces=least|expected|upper, addresses=up|down, nccl=BYTES, "
-        "share=NAME, calibration=FILE, "
-        "keep=BYTES."));
+    CHECK(contains(error("h200," + std::string(option)),
+                   "is not a known option. Known are: count=1..8, context=least|most|BYTES, "
+                   "events=once|late, reads=none|all|FRACTION, values=known|zero, "
+                   "numbers=zero|one, workspaces=least|expected|upper, addresses=up|down, "
+                   "libraries=stand-ins|real, nccl=BYTES, "
+                   "share=NAME, calibration=FILE, "
+                   "keep=BYTES."));
   }
+  CHECK(contains(error("h200,libraries=mine"), "libraries=mine is neither stand-ins nor real."));
   CHECK(contains(error("h200,addresses=device"), "addresses=device is neither down nor up."));
   CHECK(contains(error("h200,nccl=few"), "nccl="));
   CHECK(contains(error("h200,nccl=0B,nccl=1GiB"), "given twice"));
