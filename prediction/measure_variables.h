@@ -43,6 +43,9 @@ inline constexpr char kWrittenFiles[] = "written";
 // All processes append.
 inline constexpr char kRefusedFiles[] = "refused";
 
+// Why a process was not measured though it has LibTorch: lines, which all such processes append.
+inline constexpr char kUnwatchedProcesses[] = "unwatched";
+
 // A private folder, made by runner/writes/redirect_folder.h: what programs write, rename or remove
 // goes there instead (runner/inside/redirected_files.h).
 inline constexpr char kRedirectVariable[] = "MEMLEDGER_REDIRECT";

@@ -105,6 +105,8 @@ struct Run {
   int64_t steps = 0;  // of optimizers, where the run was ended
   int64_t took_ms = 0;
   std::vector<Measurement> processes;
+  // Why a process with LibTorch was not measured; empty: all were.
+  std::string why_unwatched;
   Writes writes;
 
   bool failed_allocation() const;

@@ -92,6 +92,11 @@ WrittenFiles read_written_files(const std::string& folder) {
   return written;
 }
 
+std::string read_why_unwatched(const std::string& folder) {
+  const std::string text = file_text(fs::path(folder) / kUnwatchedProcesses);
+  return text.substr(0, text.find('\n'));
+}
+
 std::vector<Refusal> read_refusals(const std::string& folder) {
   const std::string text = file_text(fs::path(folder) / kRefusedFiles);
   std::vector<Refusal> refusals;

@@ -39,6 +39,9 @@ inline constexpr size_t kMostWrittenPaths = 30;
 // Returns them by path, each once. Cost: one look at the file system for each.
 WrittenFiles read_written_files(const std::string& folder);
 
+// Returns why a process with LibTorch was not measured: the first that said so. Empty: all were.
+std::string read_why_unwatched(const std::string& folder);
+
 // Returns each once, in the order in which they came. A record that was cut short is left out.
 std::vector<Refusal> read_refusals(const std::string& folder);
 

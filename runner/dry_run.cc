@@ -214,6 +214,7 @@ Run not_made_yet(const Run& run) {
   result.program = {};
   result.steps = result.took_ms = 0;
   result.processes.clear();
+  result.why_unwatched.clear();
   result.writes = {};
   return result;
 }
@@ -413,6 +414,7 @@ class Runs {
     program.last_lines = plan.child->output().last_lines(kShownLines);
     plan.run.steps = prediction::read_progress(plan.folder).steps;
     plan.run.processes = read_measurements(plan.folder);
+    plan.run.why_unwatched = prediction::read_why_unwatched(plan.folder);
     plan.child.reset();
     plan.is_over = true;
     absl::StatusOr<prediction::Writes> writes = hold_.writes(held(plan));

@@ -50,7 +50,7 @@ absl::StatusOr<std::vector<std::string>> virtual_gpu_libraries(const std::string
         absl::StrCat("the virtual GPU's libraries are missing: cannot read ", list));
   std::vector<std::string> libraries;
   for (std::string name; std::getline(in, name);) {
-    if (!name.empty()) libraries.push_back(folder + "/" + name);
+    if (!name.empty()) libraries.push_back(absl::StrCat(folder, "/", name));
   }
   if (libraries.empty()) {
     return absl::NotFoundError(

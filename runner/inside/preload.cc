@@ -9,12 +9,17 @@
 // objects are not. Python and plugin hosts load it later, by dlopen.
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
+
+#include "prediction/measure_variables.h"
 #include "runner/environment.h"
 #include "runner/inside/torch_calls.h"
 #include "runner/libtorch_release.h"
@@ -28,6 +33,7 @@
 namespace {
 
 namespace environment = memledger::environment;
+namespace prediction = memledger::prediction;
 
 bool has_file_name(const char* path, const char* name) {
   const char* const slash = strrchr(path, '/');
@@ -123,6 +129,21 @@ void* memledger_handle = nullptr;
 // Set before memledger is loaded: what that opens must not come back here.
 bool done = false;
 
+// On standard error, and to who measures the program.
+void tell_unwatched(const char* why, bool always) {
+  if (always || !is_quiet()) fprintf(stderr, "memledger: this program is not watched: %s\n", why);
+  const char* const folder = secure_getenv(prediction::kMeasureVariable);
+  if (folder == nullptr || *folder == '\0') return;
+  char path[PATH_MAX], line[512];
+  snprintf(path, sizeof path, "%s/%s", folder, prediction::kUnwatchedProcesses);
+  const int length = snprintf(line, sizeof line, "%s\n", why);
+  const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file < 0) return;
+  const ssize_t written = write(file, line, std::min(static_cast<size_t>(length), sizeof line - 1));
+  (void)written;  // the figures are missing all the same
+  close(file);
+}
+
 void bring_memledger_in() {
   if (__atomic_load_n(&done, __ATOMIC_ACQUIRE)) return;
   Loaded loaded;
@@ -132,23 +153,20 @@ void bring_memledger_in() {
   if (loaded.memledger || library == nullptr || real_dlopen() == nullptr) return;
   char version[64];
   if (!is_our_release(loaded.folder, version, sizeof version)) {
-    fprintf(stderr,
-            "memledger: this program is not watched: its LibTorch is %s, and this memledger was "
-            "built for %s\n",
-            version, secure_getenv(environment::kLibTorch));
+    char why[256];
+    snprintf(why, sizeof why, "its LibTorch is %s, and this memledger was built for %s", version,
+             secure_getenv(environment::kLibTorch));
+    tell_unwatched(why, /*always=*/true);
     return;
   }
   if (is_of_thread_sanitizer()) {
-    if (!is_quiet())
-      fputs(
-          "memledger: this program is not watched: it is of the thread sanitizer, which would "
-          "report races that are none\n",
-          stderr);
+    tell_unwatched("it is of the thread sanitizer, which would report races that are none",
+                   /*always=*/false);
     return;
   }
   void* const handle = real_dlopen()(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    fprintf(stderr, "memledger: this program is not watched: %s\n", dlerror());
+    tell_unwatched(dlerror(), /*always=*/true);
     return;
   }
   __atomic_store_n(&memledger_handle, handle, __ATOMIC_RELEASE);

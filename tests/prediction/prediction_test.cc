@@ -107,6 +107,35 @@ TEST_CASE("an allocation that failed and was caught does not fit either") {
   CHECK(prediction.verdict == Verdict::kDoesNotFit);
 }
 
+TEST_CASE("cuDNN's own plans need a margin of a twenty-fifth") {
+  const auto predicted = [](std::string libraries) {
+    Run low = run(kLow, {device(970)}), high = run(kHigh, {device(970)});
+    low.processes[0].libraries = high.processes[0].libraries = std::move(libraries);
+    return predict("test", {low, high});
+  };
+  CHECK(predicted("cuBLAS 13.1.0").verdict == Verdict::kFits);
+  const Prediction close = predicted("cuBLAS 13.1.0, cuDNN 9.19.0");
+  CHECK(close.verdict == Verdict::kNotKnown);
+  CHECK(close.lacks_margin);
+}
+
+TEST_CASE("what a process that is not watched takes is not known") {
+  constexpr char kWhy[] = "its LibTorch is 2.5.1, and this memledger was built for 2.11";
+  Run alone = run(kLow, {}), beside = run(kHigh, {device(700)});
+  alone.processes.clear();
+  alone.why_unwatched = beside.why_unwatched = kWhy;
+  for (const std::vector<Run>& runs : {std::vector{alone, alone}, std::vector{beside, beside}}) {
+    const Prediction prediction = predict("test", runs);
+    CHECK(prediction.verdict == Verdict::kNotKnown);
+    CHECK(contains(prediction.sentence(), std::string("not measured: ") + kWhy));
+    for (const DevicePrediction& device : prediction.devices)
+      CHECK(device.verdict == Verdict::kNotKnown);
+  }
+  // Its own failure says more.
+  alone.program.status = 3;
+  CHECK(predict("test", {alone, alone}).verdict == Verdict::kFailed);
+}
+
 TEST_CASE("NVIDIA's own libraries are named") {
   Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
   CHECK(Json::parse(predict("test", {low, high}).to_json()).at("real_libraries").is_null());

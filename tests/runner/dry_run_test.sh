@@ -227,6 +227,14 @@ PET_MASTER_PORT=5 dry_run 12 --gpu=h100 -- sh -c "$says"
 check "a port that is named for torchrun stays, and the seed is 0" matches err '^meets at <> <5>, seed 0$'
 dry_run 12 --gpu=h100 -- /bin/true
 check "a program without a GPU" has out "it used no GPU"
+# Another release of LibTorch, as the dynamic linker sees it.
+mkdir -p other/lib && echo 2.99.0 >other/build-version
+echo 'int torch(void) { return 0; }' | cc -x c -shared -fPIC -o other/lib/libtorch_cpu.so -Wl,-soname,libtorch_cpu.so -
+echo 'int torch(void); int main(void) { return torch(); }' |
+  cc -x c -o other_release - -x none -Lother/lib -Wl,-rpath,"$PWD/other/lib" -ltorch_cpu
+dry_run 11 --gpu=h100 -- ./other_release
+check "a LibTorch that is not watched" matches out \
+  "^h100: not known: what it takes is not measured: its LibTorch is 2\.99\.0, and this memledger was built for [0-9.]+$"
 # The first of its runs ends, the others never would.
 dry_run 12 --gpu=h100 --timeout=60 --writes=allow -- bash -c 'mkdir one_run && exit; sleep 600'
 check "which one run tells" has out "it used no GPU"

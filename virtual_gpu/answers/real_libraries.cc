@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -68,12 +70,19 @@ struct Library {
   const char* name;
   Release (*release)(void* library, const char* function);
   const char* function;
+  // Other files of it, one of which is there once the program uses it; empty: that is not looked
+  // at.
+  std::array<std::string_view, 2> used = {};
 };
 
 constexpr Library kLibraries[] = {
     {"libcudart", "CUDA runtime", of_runtime, "cudaRuntimeGetVersion"},
     {"libcublas", "cuBLAS", from_properties, "cublasGetProperty"},
-    {"libcudnn", "cuDNN", of_cudnn, "cudnnGetVersion"},
+    {"libcudnn",
+     "cuDNN",
+     of_cudnn,
+     "cudnnGetVersion",
+     {"libcudnn_engines_precompiled", "libcudnn_cnn_infer"}},
     {"libcufft", "cuFFT", from_properties, "cufftGetProperty"},
     {"libcurand", "cuRAND", from_properties, "curandGetProperty"},
     {"libcusolver", "cuSOLVER", from_properties, "cusolverGetProperty"},
@@ -126,12 +135,18 @@ void memledger_virtual_gpu_real_libraries(char* text, size_t room) {
   const std::string ours = our_folder();
   std::vector<std::string> paths;
   dl_iterate_phdr(&note_path, &paths);
+  const auto find = [&](std::string_view stem) {
+    return std::find_if(paths.begin(), paths.end(), [&](const std::string& path) {
+      return is_file_of(file_of(path), stem) && folder_of(path) != ours;
+    });
+  };
   for (const Library& library : kLibraries) {
-    for (const std::string& path : paths) {
-      if (!is_file_of(file_of(path), library.stem) || folder_of(path) == ours) continue;
-      all += (all.empty() ? "" : ", ") + text_of(library, path);
-      break;
-    }
+    const auto path = find(library.stem);
+    const auto is_there = [&](std::string_view stem) { return find(stem) != paths.end(); };
+    const bool is_used =
+        library.used[0].empty() || std::any_of(library.used.begin(), library.used.end(), is_there);
+    if (path == paths.end() || !is_used) continue;
+    all += (all.empty() ? "" : ", ") + text_of(library, *path);
   }
   text[all.copy(text, room - 1)] = '\0';
 }
