@@ -3,11 +3,12 @@
 //
 //   published_case gpt2 original|mask|fused|bfloat16|modules|flash
 //   published_case qwen3
-//   published_case mlp INPUT OUTPUT DEPTH ARCHITECTURE BATCH
+//   published_case mlp INPUT OUTPUT DEPTH ARCHITECTURE BATCH [ACTIVATION DROPOUT BATCH_NORM]
+//   published_case cnn CHANNELS CLASSES DEPTH ARCHITECTURE FILTERS BATCH SIZE ACTIVATION DROPOUT
+//                      BATCH_NORM PARAMETERS
 //   published_case convolution float32|bfloat16
 //
-// The programs are Python programs. Here are their tensors in the same order and with the same
-// lifetimes: what a Python variable keeps, a C++ variable keeps.
+// DROPOUT: its rate, 0 for none; BATCH_NORM: 0 or 1; PARAMETERS: how many the network must have.
 //
 // Prints lines of two words: a figure's name and bytes.
 
@@ -32,131 +33,14 @@
 #include <utility>
 #include <vector>
 
+#include "tests/gpu/as_python.h"
+#include "tests/gpu/published_networks.h"
+
 namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 using at::Tensor;
-
-const c10::Device kDevice(c10::kCUDA, 0);
-
-int64_t current(const c10::CachingAllocator::StatArray& statistic) {
-  return statistic[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current;
-}
-
-int64_t peak(const c10::CachingAllocator::StatArray& statistic) {
-  return statistic[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
-}
-
-auto statistics() { return allocator::getDeviceStats(kDevice.index()); }
-
-void print(const char* figure, int64_t bytes) { std::cout << figure << ' ' << bytes << '\n'; }
-
-// torch.nn.functional.linear with a bias, as releases before 2.9 do it: each call takes cuBLASLt's
-// workspace and gives it back, where later ones keep one (github.com/pytorch/pytorch/pull/156495).
-// LibTorch's own use of cuBLASLt must be off, see without_cublaslt().
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  constexpr int64_t kWorkspaceBytes = 1 << 20;
-  Tensor y = at::linear(x, weight, bias);
-  at::empty({kWorkspaceBytes}, at::device(kDevice).dtype(at::kByte));
-  return y;
-}
-
-// Before the first product.
-void without_cublaslt() { setenv("DISABLE_ADDMM_CUDA_LT", "1", /*overwrite=*/1); }
-
-// torch.optim.Adam and AdamW as Python has them: by default they work on all parameters at once
-// (foreach), which LibTorch's C++ Adam does not.
-class PythonAdam {
- public:
-  struct Options {
-    double learning_rate = 1e-3;
-    double weight_decay = 0;  // decoupled
-    bool fused = false;
-  };
-
-  PythonAdam(std::vector<Tensor> parameters, Options options)
-      : parameters_(std::move(parameters)), options_(options) {}
-
-  void zero_grad() {
-    for (Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-  }
-
-  void step() {
-    const at::NoGradGuard no_grad;
-    std::vector<Tensor> gradients;
-    for (const Tensor& parameter : parameters_) {
-      gradients.push_back(parameter.grad());
-      if (averages_.size() >= gradients.size()) continue;
-      if (options_.fused) steps_.push_back(at::zeros({}, at::device(kDevice).dtype(at::kFloat)));
-      averages_.push_back(at::zeros_like(parameter));
-      squares_.push_back(at::zeros_like(parameter));
-    }
-    ++count_;
-    if (options_.fused) {
-      at::_foreach_add_(steps_, 1);
-      at::_fused_adamw_(parameters_, gradients, averages_, squares_, {}, steps_,
-                        options_.learning_rate, kBeta1, kBeta2, options_.weight_decay, kEpsilon,
-                        /*amsgrad=*/false, /*maximize=*/false);
-      return;
-    }
-    if (options_.weight_decay != 0)
-      at::_foreach_mul_(parameters_, 1 - options_.learning_rate * options_.weight_decay);
-    at::_foreach_lerp_(averages_, gradients, 1 - kBeta1);
-    at::_foreach_mul_(squares_, kBeta2);
-    at::_foreach_addcmul_(squares_, gradients, gradients, 1 - kBeta2);
-    gradients.clear();
-    const double step_size = -options_.learning_rate / (1 - std::pow(kBeta1, count_));
-    const double correction = std::sqrt(1 - std::pow(kBeta2, count_));
-    std::vector<Tensor> roots = at::_foreach_sqrt(squares_);
-    at::_foreach_div_(roots, correction);
-    at::_foreach_add_(roots, kEpsilon);
-    at::_foreach_addcdiv_(parameters_, averages_, roots, step_size);
-  }
-
- private:
-  static constexpr double kBeta1 = 0.9, kBeta2 = 0.999, kEpsilon = 1e-8;
-
-  std::vector<Tensor> parameters_, averages_, squares_, steps_;
-  Options options_;
-  int count_ = 0;
-};
-
-// The tensors of a network in the order in which `module.to()` visits them. Made on the host, as
-// networks are in Python; the values do not matter here.
-class Tensors {
- public:
-  // Returns its index.
-  size_t parameter(at::IntArrayRef sizes) { return add(sizes, true); }
-  size_t buffer(at::IntArrayRef sizes) { return add(sizes, false); }
-
-  const Tensor& operator[](size_t index) const { return all_[index]; }
-
-  // As torch.nn.Module.to(): one after the other, each old one is freed at once.
-  template <class To>
-  void to(To to) {
-    const at::NoGradGuard no_grad;
-    for (size_t i = 0; i < all_.size(); ++i) {
-      const bool is_parameter = all_[i].requires_grad();
-      all_[i] = all_[i].to(to).detach();
-      all_[i].set_requires_grad(is_parameter);
-    }
-  }
-
-  std::vector<Tensor> parameters() const {
-    std::vector<Tensor> parameters;
-    std::copy_if(all_.begin(), all_.end(), std::back_inserter(parameters),
-                 [](const Tensor& tensor) { return tensor.requires_grad(); });
-    return parameters;
-  }
-
- private:
-  size_t add(at::IntArrayRef sizes, bool is_parameter) {
-    all_.push_back(at::empty(sizes).set_requires_grad(is_parameter));
-    return all_.size() - 1;
-  }
-
-  std::vector<Tensor> all_;
-};
+using namespace memledger::as_python;  // NOLINT(google-build-using-namespace)
 
 // Section 1: GPT-2 124M of "Build a Large Language Model From Scratch", and the steps that make its
 // training faster.
@@ -231,7 +115,7 @@ class Gpt2 {
   }
 
   Tensor linear(const Pair& pair, const Tensor& x) const {
-    return ::linear(x, tensors_[pair.weight], tensors_[pair.bias]);
+    return memledger::as_python::linear(x, tensors_[pair.weight], tensors_[pair.bias]);
   }
 
   Tensor dropout(const Tensor& x) const { return at::dropout(x, kDropout, training_); }
@@ -536,73 +420,6 @@ void infer_qwen3() {
   print("peak", peak(statistics().allocated_bytes));
 }
 
-// Section 3: an MLP of GPUMemNet's data set.
-void train_mlp(int64_t input, int64_t output, int64_t depth, const std::string& architecture,
-               int64_t batch) {
-  without_cublaslt();
-  std::vector<std::pair<int64_t, int64_t>> hidden;
-  int64_t width = input;
-  const auto add = [&](int64_t to) {
-    hidden.emplace_back(width, to);
-    width = to;
-  };
-  const auto halve = [&] { add(std::max(width / 2, output)); };
-  for (int64_t i = 0; i < depth; ++i) {
-    if (architecture == "uniform") {
-      add(width);
-    } else if (architecture == "pyramid" || architecture == "bottleneck") {
-      halve();
-    } else if (architecture == "gradual") {
-      add(std::max(width - (input - output) / depth, output));
-    } else {
-      throw std::runtime_error("no architecture of an MLP: " + architecture);
-    }
-  }
-  if (architecture == "bottleneck") halve();
-
-  Tensors tensors;
-  std::vector<std::pair<size_t, size_t>> layers;
-  hidden.emplace_back(width, output);
-  for (const auto& [in, out] : hidden) {
-    const size_t weight = tensors.parameter({out, in});
-    layers.emplace_back(weight, tensors.parameter({out}));
-  }
-  tensors.to(kDevice);
-  const auto forward = [&](Tensor x) {
-    for (size_t i = 0; i < layers.size(); ++i) {
-      x = linear(x, tensors[layers[i].first], tensors[layers[i].second]);
-      if (i + 1 < layers.size()) x = at::relu(x);
-    }
-    return x;
-  };
-
-  // torchsummary.
-  forward(at::empty({2, 1, input}).to(kDevice));
-
-  PythonAdam adam(tensors.parameters(), {});
-  // It trained for 75 s. The last batch of an epoch is smaller, and what that leaves of the cache
-  // moves the peak until the third epoch, by up to 32 MiB.
-  constexpr int kEpochs = 4;
-  constexpr int64_t kSamples = 4096;
-  Tensor inputs, labels, outputs, loss;
-  for (int epoch = 0; epoch < kEpochs; ++epoch) {
-    for (int64_t begin = 0; begin < kSamples; begin += batch) {
-      const int64_t size = std::min(batch, kSamples - begin);
-      inputs.reset();
-      labels.reset();
-      inputs = at::empty({size, input}).to(kDevice);
-      labels = at::zeros({size}, at::kLong).to(kDevice);
-      adam.zero_grad();
-      outputs = forward(inputs);
-      loss = at::cross_entropy_loss(outputs, labels);
-      loss.backward();
-      adam.step();
-      loss.item();
-    }
-  }
-  print("reserved_peak", peak(statistics().reserved_bytes));
-}
-
 // Section 4: what cuDNN asks for beside the tensors in a forward convolution.
 void convolve(const std::string& type) {
   if (type != "float32" && type != "bfloat16") throw std::runtime_error("no type: " + type);
@@ -623,11 +440,9 @@ void run(const std::vector<std::string>& words) {
   if (words.size() == 2 && words[0] == "gpt2") return train_gpt2(words[1]);
   if (words.size() == 1 && words[0] == "qwen3") return infer_qwen3();
   if (words.size() == 2 && words[0] == "convolution") return convolve(words[1]);
-  if (words.size() == 6 && words[0] == "mlp") {
-    return train_mlp(std::stoll(words[1]), std::stoll(words[2]), std::stoll(words[3]), words[4],
-                     std::stoll(words[5]));
-  }
-  throw std::runtime_error("published_case gpt2 STEP | qwen3 | mlp … | convolution TYPE");
+  if ((words.size() == 6 || words.size() == 9) && words[0] == "mlp") return train_mlp(words);
+  if (words.size() == 12 && words[0] == "cnn") return train_cnn(words);
+  throw std::runtime_error("published_case gpt2 STEP | qwen3 | mlp … | cnn … | convolution TYPE");
 }
 
 }  // namespace
