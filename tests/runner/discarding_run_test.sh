@@ -134,6 +134,11 @@ END
   check "$how: a report on the screen" matches ../err '^memledger: unreal_files_program'
   run --save-report=several-%p.txt -- bash -c '"$0" unknown; "$0" unknown; true' "$program"
   check "$how: of several processes" equal "$(find . -name 'several-*.txt' | wc -l)" 2
+  for ((i = 1; i < 200; i++)); do echo mine >"mine-$i.txt"; done
+  run --save-report=mine-%p.txt -- "$program" known
+  check "$how: what was there stays" equal "$(cat mine-{1..199}.txt | sort | uniq -c | xargs)" "199 mine"
+  check "$how: beside it the report" equal "$(grep -l '^memledger: ' mine-*.txt | wc -l)" 1
+  rm mine-*.txt
   run --save-report=one.txt -- bash -c '"$0" unknown; "$0" unknown; true' "$program"
   check "$how: of several processes, by one name" equal "$(find . -name 'one*.txt' | wc -l)" 2
   check "$how: whose names are the user's" matches ../err "another process of this run wrote $PWD/one.txt; the report of process [0-9]+, rank 0, is in $PWD/one\.[0-9]+\.txt"
