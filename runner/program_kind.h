@@ -24,6 +24,32 @@ inline bool takes_preloaded_libraries(ProgramKind kind) {
   return kind != ProgramKind::kOtherLinker && kind != ProgramKind::kOtherMachine;
 }
 
+// Which calls of a program on files are not redirected, as memledger's libraries cannot go into it;
+// null where they can, or where that is not known. The kernel refuses what it writes.
+inline const char* writes_not_redirected(ProgramKind kind) {
+  switch (kind) {
+    case ProgramKind::kNoLinker:
+      return "any write of a static program: EACCES";
+    case ProgramKind::kOtherLinker:
+      return "any write of a program of another C library: EACCES";
+    case ProgramKind::kOtherMachine:
+      return "any write of a 32-bit program: EACCES";
+    default:
+      return nullptr;
+  }
+}
+
+// Which only reads, as `ldconfig -p`; others call it to find libraries.
+inline bool only_reads(const char* path, const char* const* arguments) {
+  const char* const slash = strrchr(path, '/');
+  if (strcmp(slash == nullptr ? path : slash + 1, "ldconfig") != 0 || arguments == nullptr)
+    return false;
+  for (; *arguments != nullptr; ++arguments) {
+    if (strcmp(*arguments, "-p") == 0) return true;
+  }
+  return false;
+}
+
 namespace program_kind_detail {
 
 inline bool read_at(int file, uint64_t offset, void* to, size_t bytes) {
