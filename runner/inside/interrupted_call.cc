@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <tuple>
 
 #include "runner/inside/end_calls.h"
@@ -221,9 +220,7 @@ void finish_interrupted_call(const InterruptedCall& call, void* stack, size_t st
   memledger_stack_after_call = static_cast<char*>(stack) + stack_bytes;
   memledger_after_call = then;
   auto& state = *static_cast<ucontext_t*>(call.state);
-  // The kernel's set has eight bytes, and the C library's reaches over what follows.
-  const uint64_t all = ~uint64_t{0};
-  std::memcpy(&state.uc_sigmask, &all, sizeof all);
+  block_afterwards(state, ~uint64_t{0});
   asm volatile("movq %0, %%rsp\n\tmovl %1, %%eax\n\tsyscall"
                :
                : "r"(call.state), "i"(SYS_rt_sigreturn)
