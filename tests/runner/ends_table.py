@@ -147,6 +147,8 @@ ENDS = [
     End("ignored"),
     End("blocked"),
     End("sigwait", steps=("process 15",)),
+    End("sigsuspend", steps=("process 15",)),
+    End("ppoll", steps=("process 15",)),
     End("actions"),
     # After reports on demand, which nobody else notices.
     End("demand_SIGTERM", argument="wait", steps=("demand", "demand", "process 15"), demands=2),
@@ -252,7 +254,8 @@ KINDS = [
     Kind("shell", "WATCHED sh -c SHELL sh PROGRAM", MAIN, slice=["return", "abort", "group_SIGTERM_twice"], is_status=False),
     Kind("timeout", "WATCHED timeout 60 PROGRAM", MAIN + ["time_is_up"], slice=["exit", "time_is_up", "group_SIGINT_twice"]),
     Kind("nohup", "nohup WATCHED PROGRAM", MAIN + ["SIGHUP", "group_SIGHUP_SIGTERM"], slice=["_exit", "group_SIGHUP_SIGTERM"]),
-    Kind("env_i", "WATCHED env -i PROGRAM", MAIN, slice=["return", "SIGTERM"],
+    # What asks for a report ends a program that is not watched.
+    Kind("env_i", "WATCHED env -i PROGRAM", [end for end in MAIN if not end.startswith("demand")], slice=["return", "SIGTERM"],
          maybe_no_report="the environment that carries memledger is emptied"),
     Kind("jemalloc", "WATCHED PROGRAM", MAIN, preload="jemalloc", slice=["return", "SIGTERM_in_malloc", "handler_exits"]),
     Kind("tcmalloc", "WATCHED PROGRAM", MAIN, preload="tcmalloc", slice=["return", "SIGTERM_in_malloc", "handler_exits"]),
