@@ -225,6 +225,7 @@ class Kind:
     slice     which of them CI runs
     reports   of how many of its processes there are reports
     is_status whether its parent sees the program's own status: then the report's title must say the same
+    told      what the report calls the end where another process than the one that ends so is reported
     preload   the library that it needs, which goes to LD_PRELOAD
     maybe_no_report  why there may be none
     """
@@ -235,6 +236,7 @@ class Kind:
     slice: list
     reports: int = 1
     is_status: bool = True
+    told: str = ""
     preload: str = ""
     is_python: bool = False
     is_first_process: bool = False
@@ -272,7 +274,7 @@ KINDS = [
     Kind("asyncio", "WATCHED PYTHON asyncio", is_python=True,
          ends=[end for end in PYTHON_MAIN if end not in ("handler_exits", "handler_returns")] + ["demand_subprocess"],
          slice=["return", "SIGINT", "demand_group_SIGINT", "demand_subprocess"]),
-    Kind("fork", "WATCHED PYTHON fork", WORKER, slice=["return", "SIGTERM"], is_python=True, is_status=False),
+    Kind("fork", "WATCHED PYTHON fork", WORKER, slice=["return", "SIGTERM"], is_python=True, is_status=False, told=r"ended \(0\)"),
     Kind("spawn", "WATCHED PYTHON spawn", WORKER, slice=["return", "group_SIGTERM"], is_python=True, is_status=False),
     Kind("forkserver", "WATCHED PYTHON forkserver", WORKER, slice=["return", "exception"], is_python=True, is_status=False),
     Kind("dataloader", "WATCHED PYTHON dataloader", is_python=True,
@@ -401,7 +403,7 @@ def is_told_as_left_out(seen, file):
 
 
 def title_is_wrong(cell, seen):
-    told = cell.end.told
+    told = cell.kind.told or cell.end.told
     if not cell.kind.is_status and not told:
         return False
     if not told:
