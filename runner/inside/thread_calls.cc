@@ -221,7 +221,7 @@ MEMLEDGER_IN_FRONT int pthread_sigqueue(pthread_t thread, int number, const sigv
   return send_to_thread(pthread_equal(thread, pthread_self()) != 0, number,
                         [&](int one) { return real_pthread_sigqueue.get()(thread, one, value); });
 }
-MEMLEDGER_IN_FRONT int tgkill(pid_t group, pid_t thread, int number) noexcept {
+MEMLEDGER_IN_FRONT int tgkill(pid_t group, pid_t thread, int number) {
   const auto send = [=](int one) { return run_real(real_tgkill, group, thread, one); };
   if (group != getpid()) return send(number);
   return send_to_thread(thread == syscall(SYS_gettid), number, send);
