@@ -42,6 +42,7 @@
 
 namespace {
 
+using memledger::inside::absolute_path;
 using memledger::inside::Errors;
 using memledger::inside::find_place;
 using memledger::inside::has_redirected;
@@ -894,6 +895,25 @@ MEMLEDGER_IN_FRONT int execvpe(const char* file, Arguments arguments, Arguments 
 }
 MEMLEDGER_IN_FRONT int execvp(const char* file, Arguments arguments) {
   return execvpe(file, arguments, environ);
+}
+MEMLEDGER_IN_FRONT int fexecve(int file, Arguments arguments, Arguments environment) {
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, Arguments, Arguments)> real("fexecve");
+  char path[kPathBytes];
+  const bool is_known = is_redirecting() && path_of_descriptor(file, path);
+  return with_library(is_known ? path : nullptr, arguments, environment,
+                      [&](Arguments whole) { return real.get()(file, arguments, whole); });
+}
+MEMLEDGER_IN_FRONT int execveat(int folder, const char* file, Arguments arguments,
+                                Arguments environment, int flags) {
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, Arguments, Arguments, int)>
+      real("execveat");
+  char path[kPathBytes];
+  const bool is_known =
+      is_redirecting() && file != nullptr &&
+      (*file == '\0' ? path_of_descriptor(folder, path) : absolute_path(folder, file, path));
+  return with_library(is_known ? path : nullptr, arguments, environment, [&](Arguments whole) {
+    return real.get()(folder, file, arguments, whole, flags);
+  });
 }
 #define MEMLEDGER_EXECL(name, call, environment)                                                 \
   MEMLEDGER_IN_FRONT int name(const char* path, const char* first, ...) {                        \

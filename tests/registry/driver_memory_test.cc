@@ -12,8 +12,7 @@ namespace {
 
 TEST_CASE("of a GPU that is split, the memory is that of the process's instance") {
   // The library is preloaded.
-  const auto know_instance =
-      reinterpret_cast<void (*)(bool)>(dlsym(RTLD_DEFAULT, "know_instance"));
+  const auto know_instance = reinterpret_cast<void (*)(bool)>(dlsym(RTLD_DEFAULT, "know_instance"));
   REQUIRE((know_instance != nullptr));
   CHECK(!driver_memory(0).has_value());  // not noted yet
 

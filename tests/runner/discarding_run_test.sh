@@ -6,7 +6,7 @@
 source tests/support/shell_test.sh
 source tests/support/unchanged_files.sh
 memledger="$PWD/$1" program="$PWD/$2" without_namespaces="$PWD/$3" terminal="$PWD/$4"
-static_program="$PWD/$5"
+static_program="$(readlink -f "$5")"
 cd "$TEST_TMPDIR" || exit 1
 export TMPDIR="$TEST_TMPDIR/tmp"
 mkdir -p "$TMPDIR" files && cd files || exit 1
@@ -177,6 +177,9 @@ if [[ " ${ways[*]} " == *" landlock "* ]]; then
   not_redirected bash -c '"$0" model.pt; exec "$@"' "$static_program" "$program" known
   not_redirected bash -c 'env -i "$0" model.pt; exec "$@"' "$static_program" "$program" known
   not_redirected python3 -c 'import os, sys; os.posix_spawn(sys.argv[1], sys.argv[1:2] + ["model.pt"], {}); os.wait(); os.execv(sys.argv[2], sys.argv[2:])' "$static_program" "$program" known
+  not_redirected python3 -c 'import os, sys
+if os.fork() == 0: os.execve(os.open(sys.argv[1], os.O_RDONLY), sys.argv[1:2] + ["model.pt"], {})
+os.wait(); os.execv(sys.argv[2], sys.argv[2:])' "$static_program" "$program" known
   "$without_namespaces" "$memledger" dry-run --gpu=h100,addresses=down --settings=none --json -- bash -c 'ldconfig -p >/dev/null; exec "$@"' bash "$program" known >../out 2>../err
   check "a static program that only reads" has ../out '"refused_calls":[]'
   status=0
