@@ -24,9 +24,25 @@ inline bool takes_preloaded_libraries(ProgramKind kind) {
   return kind != ProgramKind::kOtherLinker && kind != ProgramKind::kOtherMachine;
 }
 
+// Whether it only reads, as `ldconfig -p`, by which others find libraries, or heeds LD_PRELOAD for
+// the program that it is given, as glibc's dynamic linker does.
+inline bool is_harmless_if_static(const char* path, const char* const* arguments) {
+  const char* const slash = strrchr(path, '/');
+  const char* const name = slash == nullptr ? path : slash + 1;
+  if (strncmp(name, "ld-linux", 8) == 0) return true;
+  if (strcmp(name, "ldconfig") != 0 || arguments == nullptr) return false;
+  for (; *arguments != nullptr; ++arguments) {
+    if (strcmp(*arguments, "-p") == 0) return true;
+  }
+  return false;
+}
+
 // Which calls of a program on files are not redirected, as memledger's libraries cannot go into it;
-// null where they can, or where that is not known. The kernel refuses what it writes.
-inline const char* writes_not_redirected(ProgramKind kind) {
+// null where they can, or where that is not known. The kernel refuses what it writes. `arguments`
+// may be null.
+inline const char* writes_not_redirected(ProgramKind kind, const char* path,
+                                         const char* const* arguments) {
+  if (kind == ProgramKind::kNoLinker && is_harmless_if_static(path, arguments)) return nullptr;
   switch (kind) {
     case ProgramKind::kNoLinker:
       return "any write of a static program: EACCES";
@@ -37,17 +53,6 @@ inline const char* writes_not_redirected(ProgramKind kind) {
     default:
       return nullptr;
   }
-}
-
-// Which only reads, as `ldconfig -p`; others call it to find libraries.
-inline bool only_reads(const char* path, const char* const* arguments) {
-  const char* const slash = strrchr(path, '/');
-  if (strcmp(slash == nullptr ? path : slash + 1, "ldconfig") != 0 || arguments == nullptr)
-    return false;
-  for (; *arguments != nullptr; ++arguments) {
-    if (strcmp(*arguments, "-p") == 0) return true;
-  }
-  return false;
 }
 
 namespace program_kind_detail {

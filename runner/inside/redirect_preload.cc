@@ -414,9 +414,8 @@ __attribute__((noinline)) memledger::ProgramKind note_kind(const char* program,
   const char* const path = program == nullptr ? nullptr : memledger::find_in_path(program, room);
   if (path == nullptr) return memledger::ProgramKind::kUnknown;
   const memledger::ProgramKind kind = memledger::kind_of_program(path);
-  const char* const what = memledger::writes_not_redirected(kind);
-  if (what != nullptr && !memledger::only_reads(path, arguments))
-    memledger::inside::note_refusal(what, AT_FDCWD, path);
+  const char* const what = memledger::writes_not_redirected(kind, path, arguments);
+  if (what != nullptr) memledger::inside::note_refusal(what, AT_FDCWD, path);
   return kind;
 }
 

@@ -186,7 +186,8 @@ Writes redirected_writes(const HeldRun& run) {
   char room[4096];
   const char* const path =
       run.program.empty() ? nullptr : find_in_path(run.program.front().c_str(), room);
-  const char* const what = path == nullptr ? nullptr : writes_not_redirected(kind_of_program(path));
+  const char* const what =
+      path == nullptr ? nullptr : writes_not_redirected(kind_of_program(path), path, nullptr);
   if (what != nullptr) writes.refusals.push_back({what, fs::absolute(path).string()});
   return writes;
 }

@@ -182,6 +182,12 @@ if os.fork() == 0: os.execve(os.open(sys.argv[1], os.O_RDONLY), sys.argv[1:2] + 
 os.wait(); os.execv(sys.argv[2], sys.argv[2:])' "$static_program" "$program" known
   "$without_namespaces" "$memledger" dry-run --gpu=h100,addresses=down --settings=none --json -- bash -c 'ldconfig -p >/dev/null; exec "$@"' bash "$program" known >../out 2>../err
   check "a static program that only reads" has ../out '"refused_calls":[]'
+  linker="$(echo /lib64/ld-linux-*.so.2)"
+  if [[ -x "$linker" ]]; then
+    "$without_namespaces" "$memledger" dry-run --gpu=h100,addresses=down --settings=none --json -- bash -c '"$0" "$@"; rm early.txt' "$linker" "$program" known >../out 2>../err
+    check "a program that its linker starts" has ../out '"refused_calls":[]'
+    check "a program that its linker starts: is redirected" has ../out '/model.bin"'
+  fi
   status=0
   "$without_namespaces" "$memledger" dry-run --gpu=h100 --settings=none -- "$static_program" model.pt >../out 2>../err || status=$?
   check "a static program alone: status" equal "$status" 11
