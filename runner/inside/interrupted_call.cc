@@ -30,7 +30,7 @@ struct Range {
 // How a frame counts.
 enum class Frame : uint8_t {
   kCall,    // of what has to be left
-  kHelper,  // between such calls: the C library, C++'s, the vdso, an allocator's library
+  kHelper,  // between such calls: the C library, C++'s, the vdso
   kLibrary,
   kProgram,
 };
@@ -38,7 +38,8 @@ enum class Frame : uint8_t {
 std::array<uintptr_t, 24> allocation_functions;
 Range ours;
 Range program;
-std::array<Range, 6> helpers;
+Range allocator;  // its library, unless that is the C library or the program
+std::array<Range, 5> helpers;
 std::atomic<uint64_t> expected_blocked{0};
 decltype(&memledger_has_nodefer_handler) has_nodefer_handler = nullptr;
 
@@ -94,7 +95,8 @@ Range library_of(uintptr_t address) {
 }
 
 Frame frame_at(uintptr_t instruction, uintptr_t function) {
-  if (ours.has(instruction)) return Frame::kCall;
+  // In an allocator's library malloc() may be no frame: it jumps to where it does the work.
+  if (ours.has(instruction) || allocator.has(instruction)) return Frame::kCall;
   for (const uintptr_t one : allocation_functions) {
     if (one != 0 && one == function) return Frame::kCall;
   }
@@ -185,10 +187,12 @@ void prepare_interrupted_calls() noexcept {
   program = whole_program.range;
   const auto vdso = static_cast<uintptr_t>(getauxval(AT_SYSINFO_EHDR));
   constexpr uintptr_t kVdsoBytes = 8192;
-  helpers = {library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "abort"))),
+  const Range c_library = library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "abort")));
+  const uintptr_t malloc_function = allocation_functions[0];
+  allocator = c_library.has(malloc_function) ? Range{} : library_of(malloc_function);
+  helpers = {c_library,
              library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "pthread_mutex_lock"))),
              library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "_ZSt9terminatev"))),
-             library_of(allocation_functions[0]),
              library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "__tls_get_addr"))),
              vdso == 0 ? Range{} : Range{vdso, vdso + kVdsoBytes}};
 }

@@ -581,6 +581,14 @@ const std::map<std::string, std::function<void()>> ends = {
        say("ready\n");
        std::exit(all->empty() ? 1 : 0);
      }},
+    {"exit_in_slow_malloc",  // see slow_allocator.cc
+     [] {
+       signal(SIGALRM, [](int) { std::exit(0); });
+       itimerval soon{};
+       soon.it_value.tv_usec = 100'000;
+       setitimer(ITIMER_REAL, &soon, nullptr);
+       std::free(std::malloc(1'234'567));
+     }},
     {"wait_with_mask", [] { wait_with_mask(); }},
     {"ask_for_reports", [] { ask_for_reports(); }},
     {"ignore_while_reported", [] { ignore_while_reported(); }},

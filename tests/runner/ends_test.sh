@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# ends_test.sh MEMLEDGER PROGRAM PROGRAM_LINKED_WITH_MEMLEDGER PLUGIN OTHER_PLUGIN
+# ends_test.sh MEMLEDGER PROGRAM PROGRAM_LINKED_WITH_MEMLEDGER PLUGIN OTHER_PLUGIN ALLOCATOR
 #
 # However a program ends, it is reported, and its parent sees the end that it would have seen.
 source tests/support/shell_test.sh
 memledger="$PWD/$1" program="$PWD/$2" linked="$PWD/$3" plugins=("$PWD/$4" "$PWD/$5")
+allocator="$PWD/$6"
 cd "$TEST_TMPDIR" || exit 1
 shown_on_failure=(out err)
 ulimit -c 0
@@ -61,6 +62,11 @@ for end in exit_in_handler exit_in_nested_handler quick_exit_in_handler _exit_in
     check "$end, $i: once" once
   done
 done
+
+# The same with an allocator of its own, whose malloc() is no frame.
+LD_PRELOAD="$allocator" run -- "$program" exit_in_slow_malloc
+check "exit in another allocator: status" equal $? 0
+check "exit in another allocator: the report" reported "ended (0)"
 
 # Starts the program in the background and waits until it is ready.
 start() {
