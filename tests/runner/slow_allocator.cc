@@ -1,5 +1,5 @@
-// An allocator that is preloaded: malloc() jumps to where it works, with a lock, as jemalloc's does.
-// One size takes a third of a second.
+// An allocator that is preloaded: malloc() jumps to where it works with a lock, as jemalloc's
+// free() does. One size takes a third of a second.
 #include <time.h>
 
 #include <atomic>
