@@ -127,7 +127,13 @@ class KeptOutputs {
         tell({kCommand, ": another run has meanwhile written ", printable(path),
               "; this run's is in ", printable(written->path)});
     } else {
-      status = write_file(path, "report", write);
+      // Processes of other runs have had the same numbers, as each run counts its own.
+      const std::string stem = (wanted.parent_path() / wanted.stem()).string();
+      const auto written = write_new_file(stem, wanted.extension().string(), "report", write);
+      status = written.status();
+      if (written.ok() && *written != path)
+        tell({kCommand, ": there was a file at ", printable(path), "; the report is in ",
+              printable(*written)});
     }
     if (!status.ok()) tell_error(kCommand, status);
   }

@@ -24,6 +24,37 @@ inline bool takes_preloaded_libraries(ProgramKind kind) {
   return kind != ProgramKind::kOtherLinker && kind != ProgramKind::kOtherMachine;
 }
 
+// Whether it only reads, as `ldconfig -p`, by which others find libraries, or heeds LD_PRELOAD for
+// the program that it is given, as glibc's dynamic linker does.
+inline bool is_harmless_if_static(const char* path, const char* const* arguments) {
+  const char* const slash = strrchr(path, '/');
+  const char* const name = slash == nullptr ? path : slash + 1;
+  if (strncmp(name, "ld-linux", 8) == 0) return true;
+  if (strcmp(name, "ldconfig") != 0 || arguments == nullptr) return false;
+  for (; *arguments != nullptr; ++arguments) {
+    if (strcmp(*arguments, "-p") == 0) return true;
+  }
+  return false;
+}
+
+// Which calls of a program on files are not redirected, as memledger's libraries cannot go into it;
+// null where they can, or where that is not known. The kernel refuses what it writes. `arguments`
+// may be null.
+inline const char* writes_not_redirected(ProgramKind kind, const char* path,
+                                         const char* const* arguments) {
+  if (kind == ProgramKind::kNoLinker && is_harmless_if_static(path, arguments)) return nullptr;
+  switch (kind) {
+    case ProgramKind::kNoLinker:
+      return "any write of a static program: EACCES";
+    case ProgramKind::kOtherLinker:
+      return "any write of a program of another C library: EACCES";
+    case ProgramKind::kOtherMachine:
+      return "any write of a 32-bit program: EACCES";
+    default:
+      return nullptr;
+  }
+}
+
 namespace program_kind_detail {
 
 inline bool read_at(int file, uint64_t offset, void* to, size_t bytes) {

@@ -6,7 +6,8 @@
 
 namespace memledger {
 
-// What NVIDIA's management library (NVML) says of a CUDA device. CUDA itself refuses every call in
+// What NVIDIA's management library (NVML) says of a CUDA device; of an instance (MIG) where the
+// device is split into some. CUDA itself refuses every call in
 // a copy of the process (fork), where reports at the end are written; NVML answers there.
 struct DriverMemory {
   std::string name;  // "NVIDIA H200"
@@ -25,7 +26,8 @@ struct DriverMemory {
 // Takes the loader's lock the first time, so the caller holds no lock. Thread-safe.
 void note_device_in_use(int device) noexcept;
 
-// Empty for a device that was not noted, and where NVML is missing or refuses. Asks nothing of
+// Empty for a device that was not noted, where NVML is missing or refuses, and where it does not
+// know the instance of a device that is split. Asks nothing of
 // LibTorch or CUDA, so it may be called at exit and in a copy of the process. Costs about a
 // millisecond; the first call loads NVML, some ten milliseconds. Thread-safe.
 std::optional<DriverMemory> driver_memory(int device);

@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 
 #include "runner/inside/end_calls.h"
 #include "runner/inside/in_front.h"
@@ -39,6 +38,9 @@ siginfo_t wait_for_signal() {
   return info;
 }
 
+// Not pthread_kill(), which may be the one in front (thread_calls.h).
+void send_to(pid_t its_thread) noexcept { syscall(SYS_tgkill, process, its_thread, number); }
+
 void* take(void* /*unused*/) {
   pthread_setname_np(pthread_self(), "memledger");
   thread_id.store(static_cast<pid_t>(syscall(SYS_gettid)));
@@ -46,10 +48,15 @@ void* take(void* /*unused*/) {
     const siginfo_t info = wait_for_signal();
     if (info.si_code == SI_TKILL && ends.load()) return nullptr;
     // The handler runs here.
-    pthread_kill(pthread_self(), number);
+    send_to(thread_id.load());
     change_blocked_signals(SIG_UNBLOCK, bit_of(number));
     change_blocked_signals(SIG_BLOCK, bit_of(number));
   }
+}
+
+void pause() noexcept {
+  const timespec moment{0, 100'000};
+  nanosleep(&moment, nullptr);
 }
 
 bool make_thread() noexcept {
@@ -64,16 +71,12 @@ bool make_thread() noexcept {
 
 void end_thread() noexcept {
   if (ends.exchange(true)) return;
-  pthread_kill(thread, number);
+  while (thread_id.load() == 0) pause();  // it has just been made
+  send_to(thread_id.load());
 }
 
 void unblock_here(ucontext_t& state) noexcept {
-  if (asks_to_block()) return;
-  // The kernel's set has eight bytes, and the C library's reaches over what follows.
-  uint64_t blocked = 0;
-  std::memcpy(&blocked, &state.uc_sigmask, sizeof blocked);
-  blocked &= ~bit_of(number);
-  std::memcpy(&state.uc_sigmask, &blocked, sizeof blocked);
+  if (!asks_to_block()) block_afterwards(state, blocked_afterwards(state) & ~bit_of(number));
 }
 
 void unblock() noexcept {
@@ -108,13 +111,10 @@ bool is_alone() noexcept {
 // Returns whether the thread was ended, and is gone for the kernel, too.
 bool leave_alone() noexcept {
   if (is_programs.load() || !is_alone() || ends.load()) return false;
-  const pid_t id = thread_id.load();
   end_thread();
+  const pid_t id = thread_id.load();
   pthread_join(thread, nullptr);
-  while (id != 0 && syscall(SYS_tgkill, process, id, 0) == 0) {
-    const timespec pause{0, 100'000};
-    nanosleep(&pause, nullptr);
-  }
+  while (syscall(SYS_tgkill, process, id, 0) == 0) pause();
   return true;
 }
 

@@ -38,10 +38,11 @@ void add(Observer (&observers)[4], Observer observer) {
   }
 }
 
+// The last first, as atexit() has it: libmemledger.so writes its report before the rest is told.
 template <typename Observer, typename... Arguments>
 void tell(Observer (&observers)[4], Arguments... arguments) {
-  for (Observer& place : observers) {
-    const Observer observer = __atomic_load_n(&place, __ATOMIC_ACQUIRE);
+  for (size_t i = sizeof observers / sizeof *observers; i-- > 0;) {
+    const Observer observer = __atomic_load_n(&observers[i], __ATOMIC_ACQUIRE);
     if (observer != nullptr) observer(arguments...);
   }
 }

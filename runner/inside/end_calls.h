@@ -19,7 +19,7 @@ using ExitObserver = void (*)(void (*function)(int), int status) noexcept;
 
 }  // namespace memledger::inside
 
-// Add an observer, four at most of each kind.
+// Add an observer, four at most of each kind. The last that was added is called first.
 extern "C" void memledger_observe_sudden_exit(memledger::inside::SuddenExitObserver observer);
 extern "C" void memledger_observe_exit(memledger::inside::ExitObserver observer);
 

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <tuple>
 
 #include "runner/inside/end_calls.h"
@@ -31,7 +30,7 @@ struct Range {
 // How a frame counts.
 enum class Frame : uint8_t {
   kCall,    // of what has to be left
-  kHelper,  // between such calls: the C library, C++'s, the vdso, an allocator's library
+  kHelper,  // between such calls: the C library, C++'s, the vdso
   kLibrary,
   kProgram,
 };
@@ -39,7 +38,8 @@ enum class Frame : uint8_t {
 std::array<uintptr_t, 24> allocation_functions;
 Range ours;
 Range program;
-std::array<Range, 6> helpers;
+Range allocator;  // its library, unless that is the C library or the program
+std::array<Range, 5> helpers;
 std::atomic<uint64_t> expected_blocked{0};
 decltype(&memledger_has_nodefer_handler) has_nodefer_handler = nullptr;
 
@@ -95,7 +95,8 @@ Range library_of(uintptr_t address) {
 }
 
 Frame frame_at(uintptr_t instruction, uintptr_t function) {
-  if (ours.has(instruction)) return Frame::kCall;
+  // In an allocator's library malloc() may be no frame: it jumps to where it does the work.
+  if (ours.has(instruction) || allocator.has(instruction)) return Frame::kCall;
   for (const uintptr_t one : allocation_functions) {
     if (one != 0 && one == function) return Frame::kCall;
   }
@@ -186,10 +187,12 @@ void prepare_interrupted_calls() noexcept {
   program = whole_program.range;
   const auto vdso = static_cast<uintptr_t>(getauxval(AT_SYSINFO_EHDR));
   constexpr uintptr_t kVdsoBytes = 8192;
-  helpers = {library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "abort"))),
+  const Range c_library = library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "abort")));
+  const uintptr_t malloc_function = allocation_functions[0];
+  allocator = c_library.has(malloc_function) ? Range{} : library_of(malloc_function);
+  helpers = {c_library,
              library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "pthread_mutex_lock"))),
              library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "_ZSt9terminatev"))),
-             library_of(allocation_functions[0]),
              library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "__tls_get_addr"))),
              vdso == 0 ? Range{} : Range{vdso, vdso + kVdsoBytes}};
 }
@@ -221,9 +224,7 @@ void finish_interrupted_call(const InterruptedCall& call, void* stack, size_t st
   memledger_stack_after_call = static_cast<char*>(stack) + stack_bytes;
   memledger_after_call = then;
   auto& state = *static_cast<ucontext_t*>(call.state);
-  // The kernel's set has eight bytes, and the C library's reaches over what follows.
-  const uint64_t all = ~uint64_t{0};
-  std::memcpy(&state.uc_sigmask, &all, sizeof all);
+  block_afterwards(state, ~uint64_t{0});
   asm volatile("movq %0, %%rsp\n\tmovl %1, %%eax\n\tsyscall"
                :
                : "r"(call.state), "i"(SYS_rt_sigreturn)

@@ -5,9 +5,11 @@
 
 #include <signal.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace memledger::inside {
 
@@ -48,6 +50,18 @@ inline uint64_t change_blocked_signals(int how, uint64_t signals) noexcept {
   uint64_t before = 0;
   syscall(SYS_rt_sigprocmask, how, &signals, &before, sizeof before);
   return before;
+}
+
+// In a signal handler: what its thread blocks once the handler has returned. After a call that had
+// a mask of its own (sigsuspend(), ppoll()) that is the mask from before the call. The kernel's set
+// has eight bytes, and the C library's reaches over what follows.
+inline uint64_t blocked_afterwards(const ucontext_t& state) noexcept {
+  uint64_t blocked = 0;
+  std::memcpy(&blocked, &state.uc_sigmask, sizeof blocked);
+  return blocked;
+}
+inline void block_afterwards(ucontext_t& state, uint64_t signals) noexcept {
+  std::memcpy(&state.uc_sigmask, &signals, sizeof signals);
 }
 
 // Returns what waits for the calling thread or its process because the thread blocks it.

@@ -207,9 +207,9 @@ void write(Ended ended, const std::string& cause, Detail detail) {
     if (ended == Ended::kAfterStep) measurement.kind_of_steps = measure.peak.kind();
   }
   if (measure.has_shown_enough) {
+    measurement.has_grown_since = measured_totals().peak_bytes > measure.peak_when_settled;
     const std::lock_guard<ForkSafeMutex> hold(measure.mutex);
     measurement.kind_when_settled = measure.peak.kind();
-    measurement.has_grown_since = measured_totals().peak_bytes > measure.peak_when_settled;
   }
   measurement.calls = measure.calls;
   measurement.stages = stages_of(measurement.devices);

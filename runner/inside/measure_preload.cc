@@ -174,7 +174,7 @@ void note_unwritten(FILE* file) {
 
 // Copies some of the bytes, as copy_file_range() may. On the stack, as everywhere here.
 ssize_t copied_by_hand(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes) {
-  char part[16384];
+  char part[4096];  // the stack may be small
   const size_t wanted = bytes < sizeof part ? bytes : sizeof part;
   const ssize_t found =
       from_at == nullptr ? read(from, part, wanted) : pread64(from, part, wanted, *from_at);

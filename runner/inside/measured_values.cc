@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "registry/core/lock.h"
 #include "registry/device_statistics.h"
 #include "registry/hooks/before_resets.h"
 #include "registry/libtorch/reset_peaks.h"
@@ -239,6 +240,7 @@ void add_library_sizes(std::vector<MeasuredRead>& reads) {
 }  // namespace
 
 std::vector<prediction::MeasuredDevice> measured_devices() {
+  core::calling_out();
   std::vector<prediction::MeasuredDevice> result;
   const std::vector<memledger_virtual_gpu_use> all = uses();
   for (size_t i = 0; i < all.size(); ++i) {
@@ -337,6 +339,7 @@ BytesNow bytes_now(int device) {
 }
 
 Totals measured_totals() {
+  core::calling_out();  // LibTorch's allocator and the virtual GPU have locks of their own
   Totals totals;
   const std::vector<memledger_virtual_gpu_use> all = uses();
   for (size_t i = 0; i < all.size(); ++i) {

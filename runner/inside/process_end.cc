@@ -17,9 +17,9 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -86,20 +86,31 @@ constexpr unsigned kSecondsOnceSignalledOnDemand = 4;
 
 EndWriter writer{};
 pid_t process = 0;
-std::atomic<pid_t> writing{0};  // the thread that writes, or 0
+std::atomic<pid_t> writing{0};        // the thread that writes, or 0
+std::atomic<int64_t> wrote_until{0};  // when one last ended to do so, by now_ns()
 
 pid_t this_thread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 void pause_ms(long milliseconds) {
   const timespec pause{0, milliseconds * 1'000'000};
   nanosleep(&pause, nullptr);
 }
 
-// What was sent is sent again, and comes when the handler has returned, on this thread; a fault
-// comes again when its instruction does.
-void end_by(int number, const siginfo_t* info) {
+// What was sent is sent again, and comes when the handler has returned, on this thread, also where
+// a call has let it in that the thread blocks otherwise; a fault comes again when its instruction
+// does.
+void end_by(int number, const siginfo_t* info, void* context) {
   set_kernel_action(number, {});  // sigaction() may be the one that keeps ours in its place
-  if (!is_fault(number, info)) syscall(SYS_tgkill, getpid(), this_thread(), number);
+  if (is_fault(number, info)) return;
+  auto& state = *static_cast<ucontext_t*>(context);
+  block_afterwards(state, blocked_afterwards(state) & ~bit_of(number));
+  syscall(SYS_tgkill, getpid(), this_thread(), number);
 }
 
 void on_signal(int number, siginfo_t* info, void* context);
@@ -107,11 +118,21 @@ void on_signal(int number, siginfo_t* info, void* context);
 // The first signal that ends this process, whoever has to write before.
 class Signalled {
  public:
-  // One has come.
-  static void now() noexcept {
-    int64_t none = 0;
-    since_ns_.compare_exchange_strong(none, now_ns());
-  }
+  // As long as its handler runs. It may return because the signal comes again.
+  class Handler {
+   public:
+    Handler() noexcept {
+      if (handlers_.fetch_add(1) == 0 && is_set_aside()) since_ns_.store(0);
+      int64_t none = 0;
+      since_ns_.compare_exchange_strong(none, now_ns());
+    }
+    ~Handler() {
+      left_ns_.store(now_ns());
+      handlers_.fetch_sub(1);
+    }
+    Handler(const Handler&) = delete;
+    Handler& operator=(const Handler&) = delete;
+  };
   // What this thread would let through if nothing were written.
   static void expect(uint64_t signals) noexcept {
     expected_ = signals;
@@ -120,7 +141,7 @@ class Signalled {
   // The moment at which everything has to be written. Call it with the turn.
   static int64_t latest_ns() noexcept {
     if (pending_since_ns_ == 0 && is_pending()) pending_since_ns_ = now_ns();
-    const int64_t came = since_ns_.load();
+    const int64_t came = handlers_.load() == 0 && is_set_aside() ? 0 : since_ns_.load();
     const int64_t since = came != 0 ? came : pending_since_ns_;
     return since == 0 ? INT64_MAX : since + int64_t{seconds_} * 1'000'000'000;
   }
@@ -128,11 +149,6 @@ class Signalled {
   static bool is_over() noexcept { return now_ns() > latest_ns(); }
 
  private:
-  static int64_t now_ns() noexcept {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  }
   // Whether one waits that this thread does not take now.
   static bool is_pending() noexcept {
     const uint64_t pending = pending_signals() & expected_;
@@ -153,12 +169,23 @@ class Signalled {
     return now.handler == &on_signal || (is_polite && !is_ignored(now));
   }
 
+  // It has not come again: the program has set another action meanwhile.
+  static bool is_set_aside() noexcept {
+    constexpr int64_t kAgainNs = 1'000'000'000;
+    const int64_t left = left_ns_.load();
+    return left != 0 && now_ns() - left > kAgainNs;
+  }
+
   static std::atomic<int64_t> since_ns_;  // 0: none has come
+  static std::atomic<int64_t> left_ns_;   // when a handler last returned; 0: none has
+  static std::atomic<int> handlers_;      // that run
   static uint64_t expected_;
   static int64_t pending_since_ns_;
   static unsigned seconds_;
 };
 std::atomic<int64_t> Signalled::since_ns_{0};
+std::atomic<int64_t> Signalled::left_ns_{0};
+std::atomic<int> Signalled::handlers_{0};
 uint64_t Signalled::expected_ = 0;
 int64_t Signalled::pending_since_ns_ = 0;
 unsigned Signalled::seconds_ = kSecondsOnceSignalled;
@@ -183,6 +210,8 @@ const char* why_not(const EndOfProcess& end, CopyResult result) {
       return why_too_late(end);
     case CopyResult::kNotMade:
       return "the process cannot be copied";
+    case CopyResult::kElsewhere:
+      return "its copy would begin the namespace of processes that it has made for its children";
   }
   return nullptr;
 }
@@ -192,7 +221,8 @@ void leave_out(void* the_end, int part, CopyResult reason) noexcept {
   const auto& end = *static_cast<const EndOfProcess*>(the_end);
   const bool is_orderly =
       end.kind == EndOfProcess::Kind::kExit || end.kind == EndOfProcess::Kind::kQuickExit;
-  if (reason == CopyResult::kNotMade && is_orderly) {
+  const bool is_made = reason != CopyResult::kNotMade && reason != CopyResult::kElsewhere;
+  if (!is_made && is_orderly) {
     writer.write(end, part);
   } else {
     writer.tell_why_not(end, part, why_not(end, reason));
@@ -226,13 +256,19 @@ class OtherThreads {
 
  private:
   // A thread whose call has ended would see an end that bare there is not. It holds no lock of a
-  // heap or of the books, so it waits until the process is gone.
+  // heap or of the books, so it waits until the process is gone. A process may go on all the same:
+  // the program has set another action before the signal came again. So nobody waits for long once
+  // nobody writes.
   static void wait_here(ucontext_t& state) noexcept {
+    constexpr int64_t kMaxQuietNs = 2'000'000'000;
     const bool for_good = has_ended_call(state);
-    while (for_good || stopped_.load() != 0) wait_for_change(for_good ? never_ : stopped_);
+    while ((for_good || stopped_.load() != 0) &&
+           (writing.load() != 0 || now_ns() - wrote_until.load() < kMaxQuietNs))
+      wait_for_change(for_good ? never_ : stopped_);
   }
   static void wait_for_change(const std::atomic<int>& place) noexcept {
-    syscall(SYS_futex, &place, FUTEX_WAIT_PRIVATE, 1, nullptr, nullptr, 0);
+    constexpr timespec kBetweenLooks{0, 250'000'000};
+    syscall(SYS_futex, &place, FUTEX_WAIT_PRIVATE, 1, &kBetweenLooks, nullptr, 0);
   }
 
   static std::atomic<int> stopped_;
@@ -259,6 +295,8 @@ CopyResult write_now(const EndOfProcess& end, uint64_t blocked, int copies_if_lo
   work.seconds_per_part = end.goes_on() ? kSecondsOnDemand : kSecondsAtExit;
   work.latest_ns = &Signalled::latest_ns;
   work.process_goes_on = end.goes_on();
+  work.is_last =
+      end.kind == EndOfProcess::Kind::kSignal || end.kind == EndOfProcess::Kind::kSuddenExit;
   work.finishes_calls = !is_demand_thread();
   work.copies_if_locked = copies_if_locked;
   work.left_out = &leave_out;
@@ -282,7 +320,9 @@ class Turn {
     }
   }
   ~Turn() {
-    if (mine_) writing.store(0);
+    if (!mine_) return;
+    wrote_until.store(now_ns());
+    writing.store(0);
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -336,22 +376,18 @@ class ComesAgain {
 std::array<std::atomic<int>, kNames.size()> ComesAgain::times_;
 std::array<std::atomic<int>, kNames.size()> ComesAgain::timers_;
 
-uint64_t blocked_before(const void* context) {
-  uint64_t blocked = 0;
-  std::memcpy(&blocked, &static_cast<const ucontext_t*>(context)->uc_sigmask, sizeof blocked);
-  return blocked;
-}
-
 // Whether this thread may go on for a moment, so that it leaves what it holds. Not from a call that
 // the signal has ended, or by which it was sent: no lock is held there, and bare it never returns.
-bool may_go_on_from(const siginfo_t& info, const ucontext_t& state) {
+// Nor where the signal would not come again, as only that call has let it in.
+bool may_go_on_from(int number, const siginfo_t& info, const ucontext_t& state) {
   const bool is_own =
       info.si_pid == process && (info.si_code == SI_TKILL || info.si_code == SI_USER);
-  return !has_ended_call(state) && !(is_own && result_of_call(state, 1) == 0);
+  return (blocked_afterwards(state) & bit_of(number)) == 0 && !has_ended_call(state) &&
+         !(is_own && result_of_call(state, 1) == 0);
 }
 
 // Returns false if the signal will come again.
-bool write_at_signal(int number, const siginfo_t* info, const void* context) {
+bool write_at_signal(int number, const siginfo_t* info, const ucontext_t& state) {
   constexpr int kCopiesEachTime = 4;
   EndOfProcess end;
   end.kind =
@@ -360,13 +396,12 @@ bool write_at_signal(int number, const siginfo_t* info, const void* context) {
   const Turn turn;
   if (!turn || !writer.take(end)) return true;
   if (!end.goes_on()) bury_copies();
-  const bool may_go_on =
-      !is_fault(number, info) && number != SIGABRT &&
-      ComesAgain::times(number) < ComesAgain::kMaxTimes &&
-      (end.goes_on() || may_go_on_from(*info, *static_cast<const ucontext_t*>(context)));
+  const bool may_go_on = !is_fault(number, info) && number != SIGABRT &&
+                         ComesAgain::times(number) < ComesAgain::kMaxTimes &&
+                         (end.goes_on() || may_go_on_from(number, *info, state));
   if (!end.goes_on()) OtherThreads::stop();
   const int copies_if_locked = may_go_on ? kCopiesEachTime : 0;
-  if (write_now(end, blocked_before(context), copies_if_locked) != CopyResult::kLocked ||
+  if (write_now(end, blocked_afterwards(state), copies_if_locked) != CopyResult::kLocked ||
       !may_go_on)
     return true;
   OtherThreads::go_on();
@@ -374,22 +409,27 @@ bool write_at_signal(int number, const siginfo_t* info, const void* context) {
   return false;
 }
 
+void write_or_come_again(int number, const siginfo_t* info, void* context) {
+  const auto& state = *static_cast<const ucontext_t*>(context);
+  bool is_told = write_at_signal(number, info, state);
+  if (!is_told && !ComesAgain::soon(number)) {
+    ComesAgain::never(number);
+    is_told = write_at_signal(number, info, state);
+  }
+  if (!is_told) return;
+  ComesAgain::forget(number);
+  if (number != writer.on_demand) end_by(number, info, context);
+}
+
 void on_signal(int number, siginfo_t* info, void* context) {
   const int error = errno;
   // A child of fork or vfork has our handlers, and nothing to tell.
   if (getpid() != process) {
-    end_by(number, info);
+    end_by(number, info, context);
   } else if (!is_dropped(number, info)) {
-    if (number != writer.on_demand) Signalled::now();
-    bool is_told = write_at_signal(number, info, context);
-    if (!is_told && !ComesAgain::soon(number)) {
-      ComesAgain::never(number);
-      is_told = write_at_signal(number, info, context);
-    }
-    if (is_told) {
-      ComesAgain::forget(number);
-      if (number != writer.on_demand) end_by(number, info);
-    }
+    std::optional<Signalled::Handler> ends;
+    if (number != writer.on_demand) ends.emplace();
+    write_or_come_again(number, info, context);
   }
   errno = error;
 }

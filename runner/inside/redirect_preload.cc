@@ -29,6 +29,8 @@
 #include "runner/inside/noted_files.h"
 #include "runner/inside/real_function.h"
 #include "runner/inside/redirected_files.h"
+#include "runner/path_search.h"
+#include "runner/program_kind.h"
 
 #if defined(__clang__)
 #define MEMLEDGER_MAKES_TAIL_CALLS
@@ -40,6 +42,7 @@
 
 namespace {
 
+using memledger::inside::absolute_path;
 using memledger::inside::Errors;
 using memledger::inside::find_place;
 using memledger::inside::has_redirected;
@@ -403,11 +406,27 @@ __attribute__((noinline)) int call_with_needed_variables(Arguments environment, 
   return call(whole);
 }
 
+// What cannot be redirected in a new program is noted before, as nobody is there to do so later.
+// `program`: as the kernel, or PATH, finds it.
+__attribute__((noinline)) memledger::ProgramKind note_kind(const char* program,
+                                                           Arguments arguments) {
+  char room[kPathBytes];
+  const char* const path = program == nullptr ? nullptr : memledger::find_in_path(program, room);
+  if (path == nullptr) return memledger::ProgramKind::kUnknown;
+  const memledger::ProgramKind kind = memledger::kind_of_program(path);
+  const char* const what = memledger::writes_not_redirected(kind, path, arguments);
+  if (what != nullptr) memledger::inside::note_refusal(what, AT_FDCWD, path);
+  return kind;
+}
+
 // Calls with the environment that a new program gets.
 template <typename Call>
-int with_library(Arguments environment, const Call& call) {
+int with_library(const char* program, Arguments arguments, Arguments environment,
+                 const Call& call) {
+  if (!is_redirecting()) return call(environment);
+  const bool takes_it = memledger::takes_preloaded_libraries(note_kind(program, arguments));
   const bool is_missing =
-      is_redirecting() && needed_variables[0].text[0] != '\0' && !has_needed_variables(environment);
+      takes_it && needed_variables[0].text[0] != '\0' && !has_needed_variables(environment);
   return is_missing ? call_with_needed_variables(environment, call) : call(environment);
 }
 
@@ -853,7 +872,7 @@ MEMLEDGER_IN_FRONT int execve(const char* path, Arguments arguments, Arguments e
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, Arguments, Arguments)> real(
       "execve");
   return ask(AT_FDCWD, path, /*follows=*/true, [&](int, const char* seen) {
-    return with_library(environment,
+    return with_library(seen, arguments, environment,
                         [&](Arguments whole) { return real.get()(seen, arguments, whole); });
   });
 }
@@ -865,16 +884,35 @@ MEMLEDGER_IN_FRONT int execvpe(const char* file, Arguments arguments, Arguments 
   MEMLEDGER_LOOKED_UP static RealFunction<int (*)(const char*, Arguments, Arguments)> real(
       "execvpe");
   if (strchr(file, '/') == nullptr) {
-    return with_library(environment,
+    return with_library(file, arguments, environment,
                         [&](Arguments whole) { return real.get()(file, arguments, whole); });
   }
   return ask(AT_FDCWD, file, /*follows=*/true, [&](int, const char* seen) {
-    return with_library(environment,
+    return with_library(seen, arguments, environment,
                         [&](Arguments whole) { return real.get()(seen, arguments, whole); });
   });
 }
 MEMLEDGER_IN_FRONT int execvp(const char* file, Arguments arguments) {
   return execvpe(file, arguments, environ);
+}
+MEMLEDGER_IN_FRONT int fexecve(int file, Arguments arguments, Arguments environment) {
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, Arguments, Arguments)> real("fexecve");
+  char path[kPathBytes];
+  const bool is_known = is_redirecting() && path_of_descriptor(file, path);
+  return with_library(is_known ? path : nullptr, arguments, environment,
+                      [&](Arguments whole) { return real.get()(file, arguments, whole); });
+}
+MEMLEDGER_IN_FRONT int execveat(int folder, const char* file, Arguments arguments,
+                                Arguments environment, int flags) {
+  MEMLEDGER_LOOKED_UP static RealFunction<int (*)(int, const char*, Arguments, Arguments, int)>
+      real("execveat");
+  char path[kPathBytes];
+  const bool is_known =
+      is_redirecting() && file != nullptr &&
+      (*file == '\0' ? path_of_descriptor(folder, path) : absolute_path(folder, file, path));
+  return with_library(is_known ? path : nullptr, arguments, environment, [&](Arguments whole) {
+    return real.get()(folder, file, arguments, whole, flags);
+  });
 }
 #define MEMLEDGER_EXECL(name, call, environment)                                                 \
   MEMLEDGER_IN_FRONT int name(const char* path, const char* first, ...) {                        \
@@ -903,7 +941,7 @@ MEMLEDGER_EXECL(execle, execve, va_arg(list, char**))
         real(#name);                                                                               \
     const memledger::inside::KeptErrno kept;                                                       \
     const auto spawn = [&](int, const char* seen) {                                                \
-      return with_library(environment, [&](Arguments whole) {                                      \
+      return with_library(seen, arguments, environment, [&](Arguments whole) {                     \
         return real.get()(process, seen, actions, attributes, arguments, whole);                   \
       });                                                                                          \
     };                                                                                             \

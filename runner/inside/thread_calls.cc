@@ -3,16 +3,21 @@
 #include "runner/inside/thread_calls.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "runner/inside/kernel_signals.h"
 #include "runner/inside/real_function.h"
 
 namespace {
 
+using memledger::inside::bit_of;
+using memledger::inside::change_blocked_signals;
 using memledger::inside::RealFunction;
 
 using SetMask = int (*)(int, const sigset_t*, sigset_t*);
@@ -22,6 +27,10 @@ RealFunction<int (*)(const sigset_t*, siginfo_t*)> real_sigwaitinfo("sigwaitinfo
 RealFunction<int (*)(const sigset_t*, siginfo_t*, const timespec*)> real_sigtimedwait(
     "sigtimedwait");
 RealFunction<int (*)(int, const sigset_t*, int)> real_signalfd("signalfd");
+RealFunction<int (*)(int)> real_raise("raise");
+RealFunction<int (*)(pthread_t, int)> real_pthread_kill("pthread_kill");
+RealFunction<int (*)(pthread_t, int, sigval)> real_pthread_sigqueue("pthread_sigqueue");
+RealFunction<int (*)(pid_t, pid_t, int)> real_tgkill("tgkill");
 RealFunction<int (*)(int)> real_unshare("unshare");
 RealFunction<int (*)(int, int)> real_setns("setns");
 
@@ -32,6 +41,10 @@ __attribute__((constructor)) void find_thread_functions() {
   real_sigwaitinfo.get();
   real_sigtimedwait.get();
   real_signalfd.get();
+  real_raise.get();
+  real_pthread_kill.get();
+  real_pthread_sigqueue.get();
+  real_tgkill.get();
   real_unshare.get();
   real_setns.get();
 }
@@ -63,6 +76,12 @@ int hidden_here() {
   return number != 0 && getpid() == process ? number : 0;
 }
 
+// What waits for this thread because of us alone comes now.
+void let_through(int number) {
+  const uint64_t before = change_blocked_signals(SIG_UNBLOCK, bit_of(number));
+  change_blocked_signals(SIG_SETMASK, before);
+}
+
 int set_mask(SetMask real, int how, const sigset_t* set, sigset_t* before) {
   const int number = hidden_here();
   if (number == 0) return real(how, set, before);
@@ -80,7 +99,11 @@ int set_mask(SetMask real, int how, const sigset_t* set, sigset_t* before) {
     set = &ours;
   }
   const int result = real(how, set, before);
-  if (result == 0 && is_about_it) note_asks(has_it && how != SIG_UNBLOCK);
+  if (result == 0 && is_about_it) {
+    const bool asks_now = has_it && how != SIG_UNBLOCK;
+    note_asks(asks_now);
+    if (asked && !asks_now) let_through(number);
+  }
   if (result == 0 && before != nullptr && !asked) sigdelset(before, number);
   return result;
 }
@@ -97,6 +120,21 @@ int run_real(RealFunction<Function>& function, Arguments... arguments) {
   if (function.get() != nullptr) return function.get()(arguments...);
   errno = ENOSYS;
   return -1;
+}
+
+// Calls what sends a signal to a thread. `send` gets the signal, zero to send none.
+template <typename Send>
+int send_to_thread(bool to_self, int number, Send send) {
+  if (number == 0 || number != hidden_here()) return send(number);
+  if (!to_self) {
+    // It takes the signal on a thread of ours.
+    const int result = send(0);
+    if (result == 0) syscall(SYS_kill, process, number);
+    return result;
+  }
+  const int result = send(number);
+  if (result == 0 && !asks_to_block()) let_through(number);
+  return result;
 }
 
 template <typename Call>
@@ -166,6 +204,27 @@ MEMLEDGER_IN_FRONT int sigtimedwait(const sigset_t* set, siginfo_t* info,
 MEMLEDGER_IN_FRONT int signalfd(int file, const sigset_t* set, int flags) noexcept {
   tell_wait(set);
   return run_real(real_signalfd, file, set, flags);
+}
+
+MEMLEDGER_IN_FRONT int raise(int number) noexcept {
+  return send_to_thread(/*to_self=*/true, number,
+                        [](int one) { return run_real(real_raise, one); });
+}
+MEMLEDGER_IN_FRONT int gsignal(int number) noexcept { return raise(number); }
+MEMLEDGER_IN_FRONT int pthread_kill(pthread_t thread, int number) noexcept {
+  if (real_pthread_kill.get() == nullptr) return ENOSYS;
+  return send_to_thread(pthread_equal(thread, pthread_self()) != 0, number,
+                        [thread](int one) { return real_pthread_kill.get()(thread, one); });
+}
+MEMLEDGER_IN_FRONT int pthread_sigqueue(pthread_t thread, int number, const sigval value) noexcept {
+  if (real_pthread_sigqueue.get() == nullptr) return ENOSYS;
+  return send_to_thread(pthread_equal(thread, pthread_self()) != 0, number,
+                        [&](int one) { return real_pthread_sigqueue.get()(thread, one, value); });
+}
+MEMLEDGER_IN_FRONT int tgkill(pid_t group, pid_t thread, int number) {
+  const auto send = [=](int one) { return run_real(real_tgkill, group, thread, one); };
+  if (group != getpid()) return send(number);
+  return send_to_thread(thread == syscall(SYS_gettid), number, send);
 }
 
 MEMLEDGER_IN_FRONT int unshare(int flags) noexcept {

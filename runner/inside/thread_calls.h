@@ -2,8 +2,11 @@
 
 // For a signal that memledger blocks in the program's threads and takes on a thread of its own
 // (demand_thread.h): the library that has this hides both. It stands before calls that set or show
-// a thread's mask, that wait for signals, and that the kernel refuses to a process of several
-// threads: unshare() and setns().
+// a thread's mask, that wait for signals, that send one to a thread, and that the kernel refuses to
+// a process of several threads: unshare() and setns().
+//
+// A signal that the program sends to a thread would wait there for ever: on the calling thread it
+// is let through at once, any other is sent to the process.
 
 // From now on, threads that block the signal are told that they do not, and go on to block it,
 // until they ask for it themselves. 0: nothing is hidden any more. Of one caller, for this process.

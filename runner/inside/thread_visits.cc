@@ -17,9 +17,8 @@ namespace {
 constexpr int kSignal = 33;
 
 pid_t process = 0;
-KernelAction ours;      // without a handler: nobody is visited
-KernelAction replaced;  // the C library's, if it has one
-std::atomic<bool> has_handler{false};
+KernelAction ours;  // without a handler: nobody is visited
+std::atomic<decltype(KernelAction::handler)> replaced{nullptr};  // the C library's, if it has one
 std::array<std::atomic<Visit>, 2> visits;
 
 // Nobody else's signal makes us call what it carries.
@@ -36,16 +35,20 @@ void on_visit(int number, siginfo_t* info, void* state) {
   const int error = errno;
   if (const Visit visit = visit_of(*info)) {
     visit(*static_cast<ucontext_t*>(state));
-  } else if (is_handler(replaced)) {
-    replaced.handler(number, info, state);
+  } else if (const auto of_c_library = replaced.load()) {
+    of_c_library(number, info, state);
   }
   errno = error;
 }
 
+// Each caller makes sure for itself: another thread may be half way, and the C library sets its own
+// handler when the first thread is made. Without a handler the signal would end the process.
 bool set_handler() {
-  if (ours.handler == nullptr) return false;
-  if (has_handler.exchange(true)) return true;
-  return get_kernel_action(kSignal, replaced) && set_kernel_action(kSignal, ours);
+  KernelAction now;
+  if (ours.handler == nullptr || !get_kernel_action(kSignal, now)) return false;
+  if (now.handler == ours.handler) return true;
+  if (is_handler(now)) replaced.store(now.handler);
+  return set_kernel_action(kSignal, ours);
 }
 
 void note(Visit visit) {
@@ -92,7 +95,7 @@ void visit_other_threads(Visit visit) noexcept {
   note(visit);
   const int folder = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return;
-  alignas(8) std::array<char, 2048> entries;
+  alignas(8) std::array<char, 512> entries;  // the stack may be small
   long bytes = 0;
   while ((bytes = syscall(SYS_getdents64, folder, entries.data(), entries.size())) > 0)
     send_to_all(entries.data(), bytes, visit);

@@ -94,6 +94,27 @@ class List {
   size_t bytes_ = 0;
 };
 
+// One of zeros that is not on the stack: a thread that ends the process may have next to none. Null
+// where there is no memory.
+template <typename T>
+class Mapped {
+ public:
+  Mapped() {
+    void* const memory = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory != MAP_FAILED) it_ = static_cast<T*>(memory);
+  }
+  ~Mapped() {
+    if (it_ != nullptr) munmap(it_, sizeof(T));
+  }
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
+  T* get() const { return it_; }
+
+ private:
+  T* it_ = nullptr;
+};
+
 // Paths that were told; where the table is full one is told again.
 class Seen {
  public:
@@ -113,7 +134,7 @@ class Seen {
 
  private:
   static constexpr size_t kPlaces = 4096;
-  uint64_t places_[kPlaces] = {};
+  uint64_t places_[kPlaces];
 };
 
 // Its content was changed then or later, and is still there. A program that sets the time of its
@@ -127,10 +148,11 @@ bool was_written_since(const char* path, int64_t then_ns) {
 // --- The line of a run whose first process has no report: a shell's, say.
 
 struct Line {
-  char text[2048] = "";
-  size_t length = 0;
-  int shown = 0;
-  uint64_t more = 0;
+  char text[2048];
+  size_t length;
+  int shown;
+  uint64_t more;
+  char whole[2048 + 256];
 
   void add(const char* part) {
     while (*part != '\0' && length + 1 < sizeof text) {
@@ -158,21 +180,24 @@ void add_to_line(void* context, const char* path) {
 void tell_of_rest() {
   if (list_path[0] == '\0' || is_quiet || getpid() != first_process) return;
   const KeptErrno kept;
-  Line files;
+  const Mapped<Line> mapped;
+  if (mapped.get() == nullptr) return;
+  Line& files = *mapped.get();
   bool is_known = false, is_complete = true;
   const uint64_t count = memledger_visit_unreal_files(first_process, /*tells=*/2, &add_to_line,
                                                       &files, &is_known, &is_complete);
   if (count == 0) return;
-  char text[sizeof files.text + 256];
-  int length = snprintf(text, sizeof text,
+  char* const text = files.whole;
+  constexpr size_t kBytes = sizeof files.whole;
+  int length = snprintf(text, kBytes,
                         "memledger run: %s%llu file%s written while the GPU's values were not "
                         "real: %s",
                         is_complete ? "" : "at least ", static_cast<unsigned long long>(count),
                         count == 1 ? " was" : "s were", files.text);
   if (files.more > 0)
-    length += snprintf(text + length, sizeof text - static_cast<size_t>(length), " and %llu more",
+    length += snprintf(text + length, kBytes - static_cast<size_t>(length), " and %llu more",
                        static_cast<unsigned long long>(files.more));
-  length += snprintf(text + length, sizeof text - static_cast<size_t>(length),
+  length += snprintf(text + length, kBytes - static_cast<size_t>(length),
                      " (%s may hold zeros or made-up numbers)\n", count == 1 ? "it" : "they");
   const iovec line = {text, static_cast<size_t>(length)};
   if (has_standard_error) write_quietly(STDERR_FILENO, &line, 1);
@@ -268,14 +293,14 @@ __attribute__((visibility("default"))) uint64_t memledger_visit_unreal_files(
   uint64_t count = 0;
   const bool is_first = process == memledger::inside::first_process;
   const auto own = static_cast<uint32_t>(process);
-  memledger::inside::Seen seen;
+  const memledger::inside::Mapped<memledger::inside::Seen> seen;
   list.for_each([&](WrittenRecord& record, const char* path) {
     const bool is_ours = record.writer == own || is_first;
     const bool was_told = record.teller != 0 && (record.teller != own || tells == 2);
     if (!is_ours || was_told ||
         !memledger::inside::was_written_since(path, list.header()->first_read_ns))
       return false;
-    if (seen.is_new(path)) {
+    if (seen.get() == nullptr || seen.get()->is_new(path)) {
       ++count;
       visit(context, path);
     }

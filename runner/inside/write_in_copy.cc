@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -321,14 +322,72 @@ CopyResult wait_for(const CopyProcess& copy, const CopyWork& work, const Told& t
   }
 }
 
+// Has the calling thread make processes in this process's own namespace of processes, where a call
+// of the program's has chosen another one for its children.
+class OwnNamespace {
+ public:
+  explicit OwnNamespace(bool is_last) noexcept {
+    constexpr char kOwn[] = "/proc/thread-self/ns/pid";
+    constexpr char kOfChildren[] = "/proc/thread-self/ns/pid_for_children";
+    struct stat own, of_children;
+    if (stat(kOwn, &own) != 0) return;  // it is not told
+    // It has no name before its first process is there.
+    const bool has_begun = stat(kOfChildren, &of_children) == 0;
+    if (has_begun && own.st_ino == of_children.st_ino) return;
+    if (has_begun) of_children_ = open(kOfChildren, O_RDONLY | O_CLOEXEC);
+    const bool may_leave = of_children_ >= 0 || is_last;
+    if (may_leave && enter(kOwn)) return;
+    go_back();
+    place_ = has_begun ? Place::kOther : Place::kFirstOfOther;
+  }
+  ~OwnNamespace() { go_back(); }
+  OwnNamespace(const OwnNamespace&) = delete;
+  OwnNamespace& operator=(const OwnNamespace&) = delete;
+
+  // Where a process is made now.
+  enum class Place : uint8_t { kOwn, kOther, kFirstOfOther };
+  Place place() const { return place_; }
+
+ private:
+  // System calls in place of functions that the program may have a watch on (thread_calls.h).
+  static bool enter(const char* path) noexcept {
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    const bool is_there = syscall(SYS_setns, file, CLONE_NEWPID) == 0;
+    close(file);
+    return is_there;
+  }
+  void go_back() noexcept {
+    if (of_children_ < 0) return;
+    syscall(SYS_setns, of_children_, CLONE_NEWPID);
+    close(of_children_);
+    of_children_ = -1;
+  }
+
+  int of_children_ = -1;
+  Place place_ = Place::kOwn;
+};
+
 // Not fork(): that calls handlers of the program's and takes locks. Without a signal at its end,
 // the copy is not among the children that the program sees; no debugger follows it.
-CopyResult make_copy(const Copy& copy) {
-  if (is_over(copy.work, now_ns())) return CopyResult::kTooLate;
+pid_t clone_into_copy(Copy& copy, CopyResult& why_not) {
+  const OwnNamespace where(copy.work.is_last);
+  why_not = CopyResult::kElsewhere;
+  if (where.place() == OwnNamespace::Place::kFirstOfOther) return -1;
+  why_not = CopyResult::kNotMade;
+  // From another namespace no parent is seen.
+  copy.parent = where.place() == OwnNamespace::Place::kOther ? 0 : getpid();
   const auto process =
       static_cast<pid_t>(syscall(SYS_clone, CLONE_UNTRACED, nullptr, nullptr, nullptr, nullptr));
   if (process == 0) be_the_copy(copy);
-  if (process < 0) return CopyResult::kNotMade;
+  return process;
+}
+
+CopyResult make_copy(Copy& copy) {
+  if (is_over(copy.work, now_ns())) return CopyResult::kTooLate;
+  CopyResult why_not{};
+  const pid_t process = clone_into_copy(copy, why_not);
+  if (process < 0) return why_not;
   const CopyResult result = wait_for(CopyProcess(process), copy.work, *copy.told);
   copy.told->remove_temporary();
   if (copy.work.process_goes_on) {
@@ -351,8 +410,9 @@ class Tries {
     ++copies_;
     if (result == CopyResult::kFailed) ++crashes_;
     if (result == CopyResult::kNotMade && ++not_made_ < kMaxNotMade) pause();
-    return result != CopyResult::kDone && result != CopyResult::kTooLate && copies_ < kMaxCopies &&
-           crashes_ < kMaxCrashes && not_made_ < kMaxNotMade && now_ns() < deadline_;
+    return result != CopyResult::kDone && result != CopyResult::kTooLate &&
+           result != CopyResult::kElsewhere && copies_ < kMaxCopies && crashes_ < kMaxCrashes &&
+           not_made_ < kMaxNotMade && now_ns() < deadline_;
   }
   // A torn heap would have the C library say so, so a call is finished first.
   bool finishes_call(bool process_goes_on) const { return (copies_ % 2 == 1) == process_goes_on; }
@@ -371,14 +431,20 @@ class Tries {
   const int64_t deadline_;
 };
 
-void on_deadly_signal(int number, siginfo_t* info, void* /*context*/) {
+void on_deadly_signal(int number, siginfo_t* info, void* context) {
   const int error = errno;
   size_t i = 0;
   while (i + 1 < kDeadly.size() && kDeadly[i].number != number) ++i;
   if (const auto note = noted_by.exchange(nullptr)) note(kDeadly[i].name);
-  // A fault comes again when its instruction does; what was sent has to be sent again.
+  // A fault comes again when its instruction does; what was sent has to be sent again, also where a
+  // call has let it in that the thread blocks otherwise.
   sigaction(number, &actions_before[i], nullptr);
-  if (!is_fault(number, info)) raise(number);
+  if (!is_fault(number, info)) {
+    auto& state = *static_cast<ucontext_t*>(context);
+    if (actions_before[i].sa_handler == SIG_DFL)
+      block_afterwards(state, blocked_afterwards(state) & ~bit_of(number));
+    raise(number);
+  }
   errno = error;
 }
 
@@ -386,7 +452,9 @@ void on_deadly_signal(int number, siginfo_t* info, void* /*context*/) {
 
 bool is_fault(int number, const siginfo_t* info) noexcept {
   const bool may_be = number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
-  return may_be && info != nullptr && info->si_code > 0;
+  if (!may_be || info == nullptr) return false;
+  // Memory that has failed may be told of before an instruction reads it.
+  return info->si_code > 0 && !(number == SIGBUS && info->si_code == BUS_MCEERR_AO);
 }
 
 CopyResult write_in_copy(const CopyWork& work) noexcept {
@@ -403,7 +471,6 @@ CopyResult write_in_copy(const CopyWork& work) noexcept {
   copy.work = work;
   copy.told = &told;
   copy.stack = stack.get();
-  copy.parent = getpid();
   copy.walks_stack = true;
   CopyResult last = CopyResult::kDone;
   for (int part = 0; part < work.parts; part = told.parts_done.load()) {
@@ -444,6 +511,7 @@ CopyResult write_in_copy(void (*write)(void*), void* context) noexcept {
     one.write(one.context);
   };
   work.context = new (memory.get()) One{write, context};
+  work.is_last = true;
   return write_in_copy(work);
 }
 

@@ -21,6 +21,7 @@ enum class CopyResult : uint8_t {
   kLocked,   // it waited for a lock that a thread of this process held
   kTooLate,  // a part was not done in time
   kNotMade,
+  kElsewhere,  // it would be the first process of the namespace that the program has made
 };
 
 // Does the parts in turn, each within its own time. A part that fails or waits for a lock is tried
@@ -28,6 +29,10 @@ enum class CopyResult : uint8_t {
 // this thread, which may itself have been interrupted in malloc() or in memledger's hooks, every
 // second copy first goes on to where it leaves them. A part that cannot be done is left out. Where
 // the system makes no process, it is asked again for half a second.
+//
+// Where this thread's children go to another namespace of processes (unshare(), setns()), the copy
+// is made in this process's own, if that is allowed. It is never the first process of the other
+// one, which would end with it.
 struct CopyWork {
   void (*write)(void* context, int part) = nullptr;
   void* context = nullptr;  // not on the stack
@@ -38,6 +43,9 @@ struct CopyWork {
   int64_t (*latest_ns)() noexcept = nullptr;
   // The process lives on, and what this thread was interrupted in is better not done twice.
   bool process_goes_on = false;
+  // Whether this thread makes no process afterwards: then it need not be able to go back to a
+  // namespace that has no process yet.
+  bool is_last = false;
   // False where this thread is one of memledger's own: it was interrupted in no call of the
   // program's, and would go on with its own work in the copy.
   bool finishes_calls = true;

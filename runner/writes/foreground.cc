@@ -16,18 +16,24 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace memledger::runner {
 namespace {
 
 // The witness is sent a signal of the group in the same moment. So much later, it was another.
 constexpr int64_t kSameSignalNs = 200'000'000;
-constexpr int kWitnessTakesMs = 20;
+constexpr int64_t kWitnessTakesNs = 20'000'000;
+// On a busy machine the witness may not run for a while; what it was sent waits there meanwhile.
+constexpr int64_t kWitnessMayWaitNs = 2'000'000'000;
 
 int64_t now_ns() {
   timespec now{};
@@ -165,13 +171,30 @@ class Relay {
     const bool has_just_resumed = now - resumed_at_ns_ < kSameSignalNs;
     const int64_t since = has_just_resumed ? stopped_at_ns_ : now - kSameSignalNs;
     int64_t& witnessed = witnessed_ns_[number];
-    while (is_open_ && witnessed < since) {
-      const auto left_ms = static_cast<int>(kWitnessTakesMs - (now_ns() - now) / 1'000'000);
+    int64_t until = now + kWitnessTakesNs;
+    while (is_open_ && witnessed < since && now_ns() < until) {
+      constexpr int kBetweenLooksMs = 5;
       pollfd event = {channel_, POLLIN, 0};
-      if (left_ms <= 0 || poll(&event, 1, left_ms) <= 0) break;
-      read_message();
+      if (poll(&event, 1, kBetweenLooksMs) > 0) {
+        read_message();
+      } else if (now_ns() - now < kWitnessMayWaitNs && waits_at_witness(number)) {
+        until = now_ns() + kWitnessTakesNs;
+      }
     }
     return std::exchange(witnessed, 0) >= since;
+  }
+
+  // Whether the witness has been sent a signal that it has not taken yet.
+  bool waits_at_witness(uint32_t number) const {
+    std::ifstream file(absl::StrCat("/proc/", witness_, "/status"));
+    constexpr absl::string_view kPending = "ShdPnd:\t";
+    for (std::string line; std::getline(file, line);) {
+      uint64_t pending = 0;
+      if (absl::StartsWith(line, kPending))
+        return absl::SimpleHexAtoi(line.substr(kPending.size()), &pending) &&
+               (pending >> (number - 1) & 1) != 0;
+    }
+    return false;
   }
 
   void pass_on(const signalfd_siginfo& info) const {

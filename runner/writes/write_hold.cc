@@ -21,6 +21,8 @@
 #include "prediction/measure_variables.h"
 #include "prediction/run_files.h"
 #include "runner/inside/memory_limits.h"
+#include "runner/path_search.h"
+#include "runner/program_kind.h"
 #include "runner/writes/foreground.h"
 #include "runner/writes/inherited_files.h"
 #include "runner/writes/mount_table.h"
@@ -177,6 +179,19 @@ std::vector<prediction::Refusal> with_real_paths(std::vector<prediction::Refusal
   return refusals;
 }
 
+// Includes those of the first program, which this process starts: nobody notes what that does where
+// the libraries cannot go into it.
+Writes redirected_writes(const HeldRun& run) {
+  Writes writes = RedirectedRun::writes_of(run.folder);
+  char room[4096];
+  const char* const path =
+      run.program.empty() ? nullptr : find_in_path(run.program.front().c_str(), room);
+  const char* const what =
+      path == nullptr ? nullptr : writes_not_redirected(kind_of_program(path), path, nullptr);
+  if (what != nullptr) writes.refusals.push_back({what, fs::absolute(path).string()});
+  return writes;
+}
+
 // Makes the mounts in a child that does nothing else.
 absl::Status try_root(const WriteHoldOptions& options) {
   HeldRun run;
@@ -264,7 +279,7 @@ absl::StatusOr<Writes> WriteHold::writes(const HeldRun& run) const {
   if (!record.failure.empty())
     return absl::UnavailableError(
         absl::StrCat("the program could not be kept from writing: ", record.failure));
-  if (held_by_ == WritesHeldBy::kLandlock) return RedirectedRun::writes_of(run.folder);
+  if (held_by_ == WritesHeldBy::kLandlock) return redirected_writes(run);
   if (held_by_ == WritesHeldBy::kNamespace) {
     record.writes.held_by = held_by_;
     record.writes.refusals = refusals_of_layers(

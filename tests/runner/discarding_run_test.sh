@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# discarding_run_test.sh MEMLEDGER PROGRAM WITHOUT_NAMESPACES TERMINAL_SCRIPT
+# discarding_run_test.sh MEMLEDGER PROGRAM WITHOUT_NAMESPACES TERMINAL_SCRIPT STATIC_PROGRAM
 #
 # `memledger run --writes=discard`: nothing that the program writes stays, memledger's reports do,
 # and streams, terminal, signals and status are the program's own.
 source tests/support/shell_test.sh
 source tests/support/unchanged_files.sh
 memledger="$PWD/$1" program="$PWD/$2" without_namespaces="$PWD/$3" terminal="$PWD/$4"
+static_program="$(readlink -f "$5")"
 cd "$TEST_TMPDIR" || exit 1
 export TMPDIR="$TEST_TMPDIR/tmp"
 mkdir -p "$TMPDIR" files && cd files || exit 1
@@ -97,11 +98,14 @@ END
   for signal in INT TERM HUP USR1 QUIT RTMIN+1; do kill -"$signal" "$process"; sleep 0.4; done
   for signal in TERM USR1; do kill -"$signal" -- "-$process"; sleep 0.4; done
   kill -TERM "$process"; sleep 0.4
+  # On a busy machine the witness may run late.
+  witness="$(pgrep -P "$process")"
+  kill -STOP "$witness"; sleep 0.1; kill -HUP -- "-$process"; sleep 0.2; kill -CONT "$witness"; sleep 0.4
   kill -USR2 "$process"
   status=0
   wait "$process" || status="$?"
   check "$how: signals: status" equal "$status" 5
-  check "$how: signals" equal "$(tr '\n' ' ' <../out)" "ready INT TERM HUP USR1 QUIT RTMIN+1 TERM USR1 TERM done "
+  check "$how: signals" equal "$(tr '\n' ' ' <../out)" "ready INT TERM HUP USR1 QUIT RTMIN+1 TERM USR1 TERM HUP done "
 
   # A terminal.
   check "$how: a terminal" python3 "$terminal" "${as[@]}" "$memledger" run -q --virtual-gpu=h100 --writes=discard -- bash
@@ -134,6 +138,11 @@ END
   check "$how: a report on the screen" matches ../err '^memledger: unreal_files_program'
   run --save-report=several-%p.txt -- bash -c '"$0" unknown; "$0" unknown; true' "$program"
   check "$how: of several processes" equal "$(find . -name 'several-*.txt' | wc -l)" 2
+  for ((i = 1; i < 200; i++)); do echo mine >"mine-$i.txt"; done
+  run --save-report=mine-%p.txt -- "$program" known
+  check "$how: what was there stays" equal "$(cat mine-{1..199}.txt | sort | uniq -c | xargs)" "199 mine"
+  check "$how: beside it the report" equal "$(grep -l '^memledger: ' mine-*.txt | wc -l)" 1
+  rm mine-*.txt
   run --save-report=one.txt -- bash -c '"$0" unknown; "$0" unknown; true' "$program"
   check "$how: of several processes, by one name" equal "$(find . -name 'one*.txt' | wc -l)" 2
   check "$how: whose names are the user's" matches ../err "another process of this run wrote $PWD/one.txt; the report of process [0-9]+, rank 0, is in $PWD/one\.[0-9]+\.txt"
@@ -147,7 +156,8 @@ if unshare --mount true 2>/dev/null; then
   check "a full layer" matches ../err '^memledger run: a call on files was not answered as it is without --writes=discard: write: ENOSPC, .*/large$'
 fi
 
-# Dry runs where Landlock holds: what is left when the command is killed, and one within another.
+# Dry runs where Landlock holds: programs that are not redirected, what is left when the command is
+# killed, and one within another.
 if [[ " ${ways[*]} " == *" landlock "* ]]; then
   "$without_namespaces" "$memledger" dry-run --gpu=h100 -- bash -c 'setsid env -i bash -c "sleep 20.75; :" & touch begun; sleep 20.75' >../out 2>../err &
   process=$!
@@ -159,6 +169,34 @@ if [[ " ${ways[*]} " == *" landlock "* ]]; then
   wait "$process" 2>/dev/null
   sleep 0.5
   check "a killed dry run's daemons" equal "$(pgrep -f 'sleep 20.75')" ""
+  # The libraries cannot go into them, and the kernel refuses their writes: no figure rests on that.
+  not_redirected() {  # COMMAND…
+    unchanged "$1" "$without_namespaces" "$memledger" dry-run --gpu=h100,addresses=down --settings=none --json -- "$@" >../out 2>../err
+    check "$1: what held" equal "$(python3 -c 'import json; print(json.load(open("../out"))["writes_held_by"])')" landlock
+    check "$1: not known" has ../out '"verdict":"not known"'
+    check "$1: its call" has ../out '{"call":"any write of a static program: EACCES","path":"'"$static_program"'"}'
+  }
+  echo real >model.pt
+  not_redirected bash -c '"$0" model.pt; exec "$@"' "$static_program" "$program" known
+  not_redirected bash -c 'env -i "$0" model.pt; exec "$@"' "$static_program" "$program" known
+  not_redirected python3 -c 'import os, sys; os.posix_spawn(sys.argv[1], sys.argv[1:2] + ["model.pt"], {}); os.wait(); os.execv(sys.argv[2], sys.argv[2:])' "$static_program" "$program" known
+  not_redirected python3 -c 'import os, sys
+if os.fork() == 0: os.execve(os.open(sys.argv[1], os.O_RDONLY), sys.argv[1:2] + ["model.pt"], {})
+os.wait(); os.execv(sys.argv[2], sys.argv[2:])' "$static_program" "$program" known
+  "$without_namespaces" "$memledger" dry-run --gpu=h100,addresses=down --settings=none --json -- bash -c 'ldconfig -p >/dev/null; exec "$@"' bash "$program" known >../out 2>../err
+  check "a static program that only reads" has ../out '"refused_calls":[]'
+  linker="$(echo /lib64/ld-linux-*.so.2)"
+  if [[ -x "$linker" ]]; then
+    "$without_namespaces" "$memledger" dry-run --gpu=h100,addresses=down --settings=none --json -- bash -c '"$0" "$@"; rm early.txt' "$linker" "$program" known >../out 2>../err
+    check "a program that its linker starts" has ../out '"refused_calls":[]'
+    check "a program that its linker starts: is redirected" has ../out '/model.bin"'
+  fi
+  status=0
+  "$without_namespaces" "$memledger" dry-run --gpu=h100 --settings=none -- "$static_program" model.pt >../out 2>../err || status=$?
+  check "a static program alone: status" equal "$status" 11
+  check "a static program alone: its file" equal "$(cat model.pt)" real
+  "$without_namespaces" "$memledger" run --virtual-gpu=h100 --writes=discard -- "$static_program" model.pt >../out 2>../err
+  check "a static program that is discarded" has ../err "a call on files was not answered as it is without --writes=discard: any write of a static program: EACCES, $static_program"
   "$without_namespaces" "$memledger" dry-run --gpu=h100 -- "$memledger" dry-run --gpu=h100 -- "$program" known >../out 2>../err
   check "a dry run within another: why not" has ../err "this is within a run that is redirected, where no second one can be: --writes=allow"
 fi

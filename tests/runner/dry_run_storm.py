@@ -172,11 +172,12 @@ def is_private(place):
 
 
 def traces():
-    """Mounts, and what lies in folders that all share; only memledger's where others write there, too."""
+    """Mounts, and what lies in folders that all share; only memledger's where others write there, too. The folders of storms that run
+    beside this one are not."""
     found = {f"mount {line.split()[4].decode()}" for line in read("/proc/self/mountinfo").splitlines()}
     for place in ("/tmp", "/var/tmp", "/dev/shm", "/run"):
         for name in os.listdir(place) if os.access(place, os.R_OK) else []:
-            if is_private(place) or "memledger" in name or "storm" in name:
+            if is_private(place) or "memledger" in name or ("storm" in name and not name.startswith("storm-")):
                 found.add(f"{place}/{name}")
     return found
 

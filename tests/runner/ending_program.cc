@@ -232,12 +232,13 @@ void wait_for_all_signals() {
 }
 
 // A thread holds the C library's lock of this thread's heap, nearly all the time.
+std::atomic<bool> holds_lock{true};
 void hold_lock_of_heap() {
   std::vector<void*> blocks(100'000);
   for (void*& block : blocks) block = std::malloc(16 << 10);
   for (size_t i = 0; i < blocks.size(); i += 2) std::free(blocks[i]);
   std::thread([] {
-    while (true) malloc_trim(0);
+    while (holds_lock) malloc_trim(0);
   }).detach();
   usleep(100'000);
 }
@@ -326,6 +327,99 @@ void handle_once(int number) {
   if (now.sa_handler != action.sa_handler || (now.sa_flags & SA_SIGINFO) != 0 ||
       (now.sa_flags & static_cast<int>(SA_RESETHAND)) == 0)
     say("another action\n");
+}
+
+// Without the mask, as that lets a signal in that the thread blocks otherwise.
+void wait_with_mask() {
+  sigset_t set, none;
+  sigemptyset(&none);
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  std::cout << "ready" << std::endl;
+  if (number == 0) sigsuspend(&none);
+  if (number == 1) ppoll(nullptr, 0, nullptr, &none);
+  if (number == 2) pselect(0, nullptr, nullptr, nullptr, nullptr, &none);
+  say("goes on\n");
+}
+
+// The program itself asks for reports: each thread blocks the signal, without knowing it.
+void ask_for_reports() {
+  raise(SIGUSR2);
+  say("raised\n");
+  pthread_kill(pthread_self(), SIGUSR2);
+  say("sent to itself\n");
+  const sigset_t set = user_signal();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  raise(SIGUSR2);
+  say("blocked\n");
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  say("unblocked\n");
+  std::atomic<bool> is_over{false};
+  std::thread other([&] {
+    while (!is_over) usleep(1'000);
+  });
+  pthread_kill(other.native_handle(), SIGUSR2);
+  usleep(2'000'000);
+  is_over = true;
+  other.join();
+}
+
+// The report has to wait for a lock, and the program sets the signal aside while it goes on for a
+// moment. What another thread waits in goes on.
+void ignore_while_reported() {
+  static int pipe_ends[2];
+  if (pipe(pipe_ends) != 0) std::exit(66);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGALRM);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  std::thread waiter([] {
+    pollfd end{pipe_ends[0], POLLIN, 0};
+    while (poll(&end, 1, -1) <= 0) {
+    }
+  });
+  hold_lock_of_heap();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  const auto now_ms = [] {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
+  };
+  itimerval soon{};
+  soon.it_value.tv_usec = 50'000;
+  setitimer(ITIMER_REAL, &soon, nullptr);
+  // The handler takes much longer than anything else here.
+  for (long last = now_ms(), now = last; now - last < 60; now = now_ms()) last = now;
+  signal(SIGALRM, SIG_IGN);
+  holds_lock = false;
+  say("goes on\n");
+  if (write(pipe_ends[1], "x", 1) < 0) _exit(99);
+  waiter.join();
+}
+
+// Later children are in another namespace of processes, which has none yet; with `begins` one is
+// made first.
+void choose_namespace(int kinds, bool begins) {
+  if (unshare(kinds) != 0) std::exit(77);
+  if (begins && fork() == 0) {
+    while (getppid() == 0) pause();
+    _exit(0);
+  }
+}
+void make_first_process() {
+  const pid_t child = fork();
+  if (child == 0) _exit(getpid() == 1 ? 0 : 3);
+  int status = 1;
+  if (child < 0 || waitpid(child, &status, 0) != child || status != 0) say("no first process\n");
+}
+void end_in_namespace() {
+  const bool has_user = (number & 1) != 0, begins = (number & 2) != 0;
+  choose_namespace(CLONE_NEWPID | (has_user ? CLONE_NEWUSER : 0), begins);
+  raise(SIGUSR2);
+  if (!begins) make_first_process();
+  if ((number & 4) != 0) std::exit(3);
+  raise(SIGTERM);
 }
 
 void run_in_vforked_child() {
@@ -487,6 +581,18 @@ const std::map<std::string, std::function<void()>> ends = {
        say("ready\n");
        std::exit(all->empty() ? 1 : 0);
      }},
+    {"exit_in_slow_malloc",  // see slow_allocator.cc
+     [] {
+       signal(SIGALRM, [](int) { std::exit(0); });
+       itimerval soon{};
+       soon.it_value.tv_usec = 100'000;
+       setitimer(ITIMER_REAL, &soon, nullptr);
+       std::free(std::malloc(1'234'567));
+     }},
+    {"wait_with_mask", [] { wait_with_mask(); }},
+    {"ask_for_reports", [] { ask_for_reports(); }},
+    {"ignore_while_reported", [] { ignore_while_reported(); }},
+    {"end_in_namespace", [] { end_in_namespace(); }},
     {"masks", [] { say_masks(); }},
     {"handle_in_worker", [] { handle_in_worker(); }},
     {"wait_for_user_signal", [] { wait_for_user_signal(); }},

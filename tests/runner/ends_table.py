@@ -147,6 +147,8 @@ ENDS = [
     End("ignored"),
     End("blocked"),
     End("sigwait", steps=("process 15",)),
+    End("sigsuspend", steps=("process 15",)),
+    End("ppoll", steps=("process 15",)),
     End("actions"),
     # After reports on demand, which nobody else notices.
     End("demand_SIGTERM", argument="wait", steps=("demand", "demand", "process 15"), demands=2),
@@ -223,6 +225,7 @@ class Kind:
     slice     which of them CI runs
     reports   of how many of its processes there are reports
     is_status whether its parent sees the program's own status: then the report's title must say the same
+    told      what the report calls the end where another process than the one that ends so is reported
     preload   the library that it needs, which goes to LD_PRELOAD
     maybe_no_report  why there may be none
     """
@@ -233,6 +236,7 @@ class Kind:
     slice: list
     reports: int = 1
     is_status: bool = True
+    told: str = ""
     preload: str = ""
     is_python: bool = False
     is_first_process: bool = False
@@ -252,7 +256,8 @@ KINDS = [
     Kind("shell", "WATCHED sh -c SHELL sh PROGRAM", MAIN, slice=["return", "abort", "group_SIGTERM_twice"], is_status=False),
     Kind("timeout", "WATCHED timeout 60 PROGRAM", MAIN + ["time_is_up"], slice=["exit", "time_is_up", "group_SIGINT_twice"]),
     Kind("nohup", "nohup WATCHED PROGRAM", MAIN + ["SIGHUP", "group_SIGHUP_SIGTERM"], slice=["_exit", "group_SIGHUP_SIGTERM"]),
-    Kind("env_i", "WATCHED env -i PROGRAM", MAIN, slice=["return", "SIGTERM"],
+    # What asks for a report ends a program that is not watched.
+    Kind("env_i", "WATCHED env -i PROGRAM", [end for end in MAIN if not end.startswith("demand")], slice=["return", "SIGTERM"],
          maybe_no_report="the environment that carries memledger is emptied"),
     Kind("jemalloc", "WATCHED PROGRAM", MAIN, preload="jemalloc", slice=["return", "SIGTERM_in_malloc", "handler_exits"]),
     Kind("tcmalloc", "WATCHED PROGRAM", MAIN, preload="tcmalloc", slice=["return", "SIGTERM_in_malloc", "handler_exits"]),
@@ -269,7 +274,7 @@ KINDS = [
     Kind("asyncio", "WATCHED PYTHON asyncio", is_python=True,
          ends=[end for end in PYTHON_MAIN if end not in ("handler_exits", "handler_returns")] + ["demand_subprocess"],
          slice=["return", "SIGINT", "demand_group_SIGINT", "demand_subprocess"]),
-    Kind("fork", "WATCHED PYTHON fork", WORKER, slice=["return", "SIGTERM"], is_python=True, is_status=False),
+    Kind("fork", "WATCHED PYTHON fork", WORKER, slice=["return", "SIGTERM"], is_python=True, is_status=False, told=r"ended \(0\)"),
     Kind("spawn", "WATCHED PYTHON spawn", WORKER, slice=["return", "group_SIGTERM"], is_python=True, is_status=False),
     Kind("forkserver", "WATCHED PYTHON forkserver", WORKER, slice=["return", "exception"], is_python=True, is_status=False),
     Kind("dataloader", "WATCHED PYTHON dataloader", is_python=True,
@@ -398,7 +403,7 @@ def is_told_as_left_out(seen, file):
 
 
 def title_is_wrong(cell, seen):
-    told = cell.end.told
+    told = cell.kind.told or cell.end.told
     if not cell.kind.is_status and not told:
         return False
     if not told:

@@ -109,6 +109,17 @@ void spend_processor_time(int timer, int number) {
   }
 }
 
+// Returns a set that blocks nothing.
+sigset_t block_sigterm() {
+  sigset_t set, none;
+  sigemptyset(&none);
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  say_ready();
+  return none;
+}
+
 int overflow(int depth) {
   volatile char room[4096] = {};
   room[0] = static_cast<char>(depth);
@@ -377,6 +388,19 @@ const std::map<std::string, std::function<void()>> ends = {
        sigprocmask(SIG_BLOCK, &set, nullptr);
        raise(SIGTERM);
        std::exit(8);
+     }},
+    // Calls that let in what the thread blocks otherwise.
+    {"sigsuspend",
+     [] {
+       const sigset_t none = block_sigterm();
+       sigsuspend(&none);
+       say("goes on\n");
+     }},
+    {"ppoll",
+     [] {
+       const sigset_t none = block_sigterm();
+       ppoll(nullptr, 0, nullptr, &none);
+       say("goes on\n");
      }},
     {"sigwait",
      [] {

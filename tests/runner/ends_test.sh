@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# ends_test.sh MEMLEDGER PROGRAM PROGRAM_LINKED_WITH_MEMLEDGER PLUGIN OTHER_PLUGIN
+# ends_test.sh MEMLEDGER PROGRAM PROGRAM_LINKED_WITH_MEMLEDGER PLUGIN OTHER_PLUGIN ALLOCATOR
 #
 # However a program ends, it is reported, and its parent sees the end that it would have seen.
 source tests/support/shell_test.sh
 memledger="$PWD/$1" program="$PWD/$2" linked="$PWD/$3" plugins=("$PWD/$4" "$PWD/$5")
+allocator="$PWD/$6"
 cd "$TEST_TMPDIR" || exit 1
 shown_on_failure=(out err)
 ulimit -c 0
@@ -62,6 +63,11 @@ for end in exit_in_handler exit_in_nested_handler quick_exit_in_handler _exit_in
   done
 done
 
+# The same with an allocator of its own, whose malloc() is no frame.
+LD_PRELOAD="$allocator" run -- "$program" exit_in_slow_malloc
+check "exit in another allocator: status" equal $? 0
+check "exit in another allocator: the report" reported "ended (0)"
+
 # Starts the program in the background and waits until it is ready.
 start() {
   : >out
@@ -93,6 +99,15 @@ killed() {  # END SIGNAL STATUS HOW [BYTES]
 killed wait TERM 143 "ended by SIGTERM"
 killed wait HUP 129 "ended by SIGHUP"
 killed wait USR1 138 "ended by SIGUSR1"
+# A call lets the signal in that the thread blocks otherwise.
+for call in 0 1 2; do
+  start -- "$program" wait_with_mask $call
+  kill -TERM "$process"
+  status
+  check "a call with a mask of its own, $call: status" equal $? 143
+  check "a call with a mask of its own, $call: the report" reported "ended by SIGTERM"
+  check "a call with a mask of its own, $call: does not return" equal "$(cat out)" ready
+done
 # Bash starts background processes with these ignored, which is a choice that we leave alone.
 for signal in INT QUIT; do
   python3 - "$memledger" "$program" SIG$signal >out 2>err <<'PYTHON'
@@ -197,6 +212,11 @@ for _ in 1 2 3 4 5; do
   check "calls beside a signal: none ends early" equal "$(cat out)" ""
   check "calls beside a signal: once" once
 done
+# The program may set the signal aside while it goes on for a moment: nothing waits for ever.
+run -- "$program" ignore_while_reported
+check "ignored while it is reported: status" equal $? 0
+check "ignored while it is reported: the process goes on" equal "$(cat out)" "goes on"
+check "ignored while it is reported: the end" reported "ended (0)"
 # raise() does not return, however long another thread keeps what a copy needs.
 run -- "$program" raise_beside_lock
 check "raise(): status" equal $? 143
@@ -321,6 +341,35 @@ for end in masks handle_in_worker wait_for_user_signal; do
   check "$end, and reports on demand: status" equal $? 0
   same "$end, and reports on demand" "$(cat out)" "$(cat out.bare)"
 done
+# The program itself may ask, on a thread of its own.
+run --report-on=SIGUSR2 -- "$program" ask_for_reports
+check "a program that asks: status" equal $? 0
+check "a program that asks: goes on" equal "$(cat out)" "$(printf 'raised\nsent to itself\nblocked\nunblocked')"
+check "a program that asks: each time" equal "$(grep -c '^memledger: .* on demand,' err)" 4
+# Its children may go to another namespace of processes, which a copy must not begin.
+in_namespace() {  # NUMBER STATUS ON_DEMAND
+  run --report-on=SIGUSR2 -- "$program" end_in_namespace "$1"
+  local result=$?
+  if ((result == 77)); then
+    echo "SKIPPED: namespaces of processes, $1"
+    return
+  fi
+  check "children elsewhere, $1: status" equal $result "$2"
+  check "children elsewhere, $1: its first child" equal "$(cat out)" ""
+  check "children elsewhere, $1: on demand" equal "$(grep -c '^memledger: .* on demand,' err)" "$3"
+}
+why="its copy would begin the namespace of processes that it has made for its children"
+in_namespace 0 143 0
+check "children elsewhere: why not" has err "memledger: no report on SIGUSR2: $why"
+check "children elsewhere: the report" reported "ended by SIGTERM"
+in_namespace 2 143 1
+check "children elsewhere, one is there: the report" reported "ended by SIGTERM"
+in_namespace 3 143 1
+check "children and users elsewhere, one is there: the report" reported "ended by SIGTERM"
+in_namespace 1 143 0
+check "children and users elsewhere: why not" has err "memledger: no report on SIGUSR2: $why"
+in_namespace 5 3 0
+check "children and users elsewhere, exit: the report" reported "ended (3)"
 # So is a call that works in a process of one thread only; there are reports after it.
 if unshare --user true 2>/dev/null; then
   start --report-on=SIGUSR2 -- "$program" call_alone

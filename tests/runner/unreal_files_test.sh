@@ -26,6 +26,12 @@ check "an unknown value: how many" matches ../err "^3 files were $line: "
 check "an unknown value: which" equal "$(names)" "log.txt model.bin part.bin"
 check "an unknown value: once" equal "$(grep -c "$line" ../err)" 1
 
+for end in _exit small_stack; do
+  run --virtual-gpu=h100 -- "$program" "$end"
+  check "$end: status" equal "$?" 0
+  check "$end: which" equal "$(names)" "log.txt model.bin part.bin"
+  check "$end: once" equal "$(grep -c "$line" ../err)" 1
+done
 run --virtual-gpu=h100 -- "$program" size
 check "an assumed size" equal "$(names)" "log.txt model.bin part.bin"
 run --virtual-gpu=h100 -- "$program" known
