@@ -205,6 +205,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   virtual_gpu/values/read_rules.cc
   virtual_gpu/values/recordings.cc
   virtual_gpu/values/shadows.cc
+  virtual_gpu/values/size_loops.cc
   virtual_gpu/values/size_reads.cc
   virtual_gpu/values/values.cc
   virtual_gpu/values/zero_reads.cc

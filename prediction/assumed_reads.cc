@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -130,6 +131,18 @@ const Run* find_made(const std::vector<Run>& assuming, const std::vector<Assumed
     return run.end == end && assume_alike(run.assumed_reads, assumed);
   });
   return made == assuming.end() ? nullptr : &*made;
+}
+
+// Without those that ended before what the runs of their end showed that were made again to come
+// further: they say nothing of that.
+std::vector<Run> that_came_as_far(const std::vector<Run>& assuming, const std::vector<Run>& runs) {
+  std::vector<Run> result;
+  std::copy_if(assuming.begin(), assuming.end(), std::back_inserter(result), [&](const Run& run) {
+    return came_further(run) || std::none_of(runs.begin(), runs.end(), [&run](const Run& other) {
+             return other.as_far && other.end == run.end;
+           });
+  });
+  return result;
 }
 
 enum class Outcome : uint8_t { kAlike, kSamePeak, kOtherPeak, kNoMemory, kFailed, kTimedOut };
@@ -341,7 +354,8 @@ std::vector<Run> failing_low_runs(const std::vector<Run>& runs) {
 
 bool is_same(const MeasuredRead& a, const MeasuredRead& b) {
   if (a.kind != b.kind || a.site != b.site) return false;
-  return !a.site.empty() || (a.op == b.op && a.place == b.place);
+  if (!a.site.empty()) return true;
+  return a.op == b.op && a.place == b.place && a.loop == b.loop;
 }
 
 }  // namespace
@@ -359,6 +373,7 @@ void add_reads(const Run& run, std::vector<MeasuredRead>& reads) {
         if (same->place.empty()) same->place = read.place;
         same->count = std::max(same->count, read.count);
         same->bytes = std::max(same->bytes, read.bytes);
+        same->before_cap = std::max(same->before_cap, read.before_cap);
         same->has_upper_bound = same->has_upper_bound && read.has_upper_bound;
       }
     }
@@ -374,9 +389,10 @@ void sort_reads(std::vector<MeasuredRead>& reads) {
             [&](const MeasuredRead& a, const MeasuredRead& b) { return key(a) < key(b); });
 }
 
-ReadsTried judge_reads(const std::vector<Run>& runs, const std::vector<Run>& assuming,
+ReadsTried judge_reads(const std::vector<Run>& runs, const std::vector<Run>& all_assuming,
                        std::vector<MeasuredRead>& reads) {
   ReadsTried result;
+  const std::vector<Run> assuming = that_came_as_far(all_assuming, runs);
   for (MeasuredRead& read : reads) {
     if (read.site.empty()) continue;
     const std::vector<Tried> tried = tried_values(read, runs, assuming);
@@ -397,8 +413,9 @@ ReadsTried judge_reads(const std::vector<Run>& runs, const std::vector<Run>& ass
 }
 
 std::vector<AssumingRun> wanted_runs(std::string_view specification, const std::vector<Run>& runs,
-                                     const std::vector<Run>& assuming) {
+                                     const std::vector<Run>& all_assuming) {
   if (runs.empty()) return {};
+  const std::vector<Run> assuming = that_came_as_far(all_assuming, runs);
   Plan plan(runs, assuming);
   if (all_end_well(runs)) return plan.of_fitting(sites_of(specification, runs));
   const std::vector<Run> failing = failing_low_runs(runs);

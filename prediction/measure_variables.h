@@ -8,12 +8,14 @@ namespace memledger::prediction {
 // The variables that make a program measure itself (runner/inside/measure.cc). The folder gets one
 // file per process that used a GPU, PID.json, and what prediction/run_files.h reads.
 inline constexpr char kMeasureVariable[] = "MEMLEDGER_MEASURE";
-// step, any_step, enough, exit or (measured_call.h) call.
+// step, any_step, enough, enough_any_step, exit or (measured_call.h) call.
 inline constexpr char kUntilVariable[] = "MEMLEDGER_MEASURE_UNTIL";
 // Ends as `step` does, but steps that differ do not have to come again: no two are alike.
 inline constexpr char kUntilAnyStep[] = "any_step";
 // Goes on where `step` ends, until a file of this name is in the folder.
 inline constexpr char kUntilEnough[] = "enough";
+// Both: goes on where `any_step` ends.
+inline constexpr char kUntilEnoughAnyStep[] = "enough_any_step";
 
 // The same folder for a program that is not measured, but whose writes are held back.
 inline constexpr char kNotesVariable[] = "MEMLEDGER_NOTES";
@@ -23,6 +25,11 @@ inline constexpr char kWrittenListVariable[] = "MEMLEDGER_WRITTEN";
 // site, or all of a kind, and what is read there (virtual_gpu/values/assumptions.h); kAssumeAtLine,
 // FILE:LINE and the number that the user gave.
 inline constexpr char kAssumptionsVariable[] = "MEMLEDGER_ASSUMPTIONS";
+// For sizes: kAssumeCapped, a site and the line of the loop that it drives; kAssumeNoDriver and a
+// site that drives none, whatever it looks like.
+inline constexpr char kAssumeCapped[] = "capped";
+inline constexpr char kAssumeNoDriver[] = "no_driver";
+inline constexpr char kAllSizes[] = "all";  // sites
 inline constexpr char kAssumeAtLine[] = "at";
 inline constexpr char kAllNumbers[] = "numbers";
 inline constexpr char kAllTruths[] = "truths";
@@ -31,6 +38,10 @@ inline constexpr char kAssumeSmall[] = "small";
 inline constexpr char kAssumeOne[] = "one";
 inline constexpr char kAssumeLarge[] = "large";
 inline constexpr char kAssumeHuge[] = "huge";
+
+// A loop that an assumed size drives and that would not end in time (run_files.h). The run is no
+// use from there on.
+inline constexpr char kSizeLoop[] = "loop";
 
 // PID.progress: one line, replaced in place while the process runs.
 inline constexpr char kProgressExtension[] = ".progress";

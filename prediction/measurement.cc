@@ -177,7 +177,9 @@ Json json(const MeasuredRead& read) {
           {"kind", to_string(read.kind)},
           {"has_upper_bound", read.has_upper_bound},
           {"site", read.site},
-          {"assumed", read.assumed}};
+          {"assumed", read.assumed},
+          {"before_cap", read.before_cap},
+          {"loop", read.loop}};
 }
 
 MeasuredRead::Kind kind_of(const std::string& text) {
@@ -199,6 +201,8 @@ MeasuredRead read_of(const Json& json) {
   read.has_upper_bound = json.at("has_upper_bound");
   read.site = json.at("site");
   read.assumed = json.at("assumed");
+  read.before_cap = json.at("before_cap");
+  read.loop = json.at("loop");
   return read;
 }
 

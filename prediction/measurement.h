@@ -104,6 +104,10 @@ struct MeasuredRead {
   double assumed = 0;
   int64_t values_tried = 0;
   Effect effect = Effect::kNotTried;
+  // Where a size was capped at `assumed`, as it drives a loop that would not end in time: what it
+  // would have been, and the line of the loop. 0: it was not.
+  int64_t before_cap = 0;
+  std::string loop = {};
 };
 std::string_view to_string(MeasuredRead::Kind kind);
 std::string_view to_string(MeasuredRead::Effect effect);

@@ -298,7 +298,10 @@ void note_failed_run(const Run& failed, const std::vector<Run>& runs, Prediction
   for (DevicePrediction& device : prediction.devices) {
     if (device.verdict == Verdict::kFits) device.verdict = Verdict::kNotKnown;
   }
-  if (prediction.verdict == Verdict::kNotKnown && !failed.program.timed_out) {
+  if (prediction.verdict != Verdict::kNotKnown || failed.program.timed_out) return;
+  if (failed.goes_on && failed.came_to_its_peak()) {
+    prediction.reason += " (after the steps that were seen, in the run that went on)";
+  } else {
     prediction.reason += failed.end == Run::End::kLow
                              ? " (where sizes that only the device has are the smallest possible)"
                              : " (where sizes that only the device has are the largest possible)";
@@ -550,8 +553,16 @@ bool Run::failed_allocation() const {
 bool Run::has_ended_well() const {
   if (program.timed_out || processes.empty()) return false;
   if (program.status == 0) return true;
+  // It failed in what came after its peak, such as an evaluation.
+  if ((goes_on || as_far) && !was_enough) return false;
   return std::any_of(processes.begin(), processes.end(),
                      [](const Measurement& process) { return process.ended == Ended::kAfterStep; });
+}
+
+bool Run::came_to_its_peak() const {
+  return std::any_of(processes.begin(), processes.end(), [](const Measurement& process) {
+    return process.kind_when_settled != Steps::kNone || process.ended == Ended::kAfterStep;
+  });
 }
 
 std::optional<MeasuredFailure> Run::failure() const {
@@ -726,7 +737,9 @@ std::vector<std::string> settings_worth_trying(const Prediction& prediction,
   if (prediction.verdict == Verdict::kFailed || !prediction.reason.empty()) return {};
   // They are settings of LibTorch's own cache.
   if (setting.find(kCudasPool) != std::string_view::npos) return {};
-  if (prediction.verdict == Verdict::kFits || has_open_read(prediction.unknown_reads)) return {};
+  if (prediction.verdict == Verdict::kFits) return {};
+  // Where memory was short, other values may not have been tried.
+  if (!prediction.failure && has_open_read(prediction.unknown_reads)) return {};
   for (const DevicePrediction& device : prediction.devices) {
     // Settings change what is cached, not what tensors and libraries take.
     const int64_t cached = device.reserved_peak.low - device.allocated_peak.low;

@@ -99,6 +99,8 @@ struct Run {
   // Goes on once it has shown its peak, so that what comes later is seen, for as long as the runs
   // so far have taken.
   bool goes_on = false;
+  // It was told that this is enough, so what ended it later says nothing.
+  bool was_enough = false;
   // Made again to come as far as the run that went on, which has shown more.
   bool as_far = false;
   ProgramEnd program;
@@ -112,6 +114,8 @@ struct Run {
   bool failed_allocation() const;
   // True where the program ended as it should have, or was ended after a step.
   bool has_ended_well() const;
+  // Whether a process that goes on had shown its peak.
+  bool came_to_its_peak() const;
   // Returns the first allocation that failed.
   std::optional<MeasuredFailure> failure() const;
 };

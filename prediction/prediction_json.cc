@@ -103,7 +103,9 @@ Json json(const std::vector<MeasuredRead>& reads) {
                     {"has_upper_bound", read.has_upper_bound},
                     {"value", read.assumed},
                     {"values_tried", read.values_tried},
-                    {"effect", to_string(read.effect)}});
+                    {"effect", to_string(read.effect)},
+                    {"before_cap", read.before_cap > 0 ? Json(read.before_cap) : Json(nullptr)},
+                    {"loop", text_or_null(read.loop)}});
   }
   return rows;
 }

@@ -77,6 +77,24 @@ std::string origin(const MeasuredRead& read) {
   return printable(read.op) + (read.place.empty() ? "" : " in " + short_place(read.place));
 }
 
+// `how often a loop runs (boxes.py:115) depends on a size that only the device has (aten::_unique2
+// in boxes.py:114, capped at 128 of 180008); …`
+std::string loop_text(const MeasuredRead& read) {
+  std::string text = fmt::format(
+      "how often a loop runs ({}) depends on a size that only the device has ({}, capped at {:.0f} "
+      "of {})",
+      short_place(read.loop), origin(read), read.assumed, read.before_cap);
+  if (const std::string line = line_of(read); !line.empty())
+    text += fmt::format("; --assume={}=VALUE says what it is", line);
+  return text;
+}
+
+const MeasuredRead* capped_read(const std::vector<MeasuredRead>& reads) {
+  const auto read = std::find_if(reads.begin(), reads.end(),
+                                 [](const MeasuredRead& one) { return one.before_cap > 0; });
+  return read == reads.end() ? nullptr : &*read;
+}
+
 std::string sum_text(const ReadSum& sum) {
   if (sum.most->kind == MeasuredRead::Kind::kModel)
     return fmt::format("nobody says at most how much memory {} takes", printable(sum.most->op));
@@ -140,10 +158,14 @@ std::string little_to_spare(const Prediction& prediction, const DevicePrediction
 
 // Why a program that fits at one end fails at the other, or may fail later.
 std::string uncertainty(const Prediction& prediction) {
+  if (const MeasuredRead* const capped = capped_read(prediction.unknown_reads))
+    return loop_text(*capped);
   const ReadSum open = sum_of(prediction.unknown_reads, &is_open);
   const ReadSum values = sum_of(prediction.unknown_reads, &is_open_value);
-  if (values.most != nullptr && open.bytes == 0) return open_value_text(*values.most);
-  if (open.most != nullptr) return sum_text(open);
+  // Where memory was short with what is likely, saying the same helps nobody.
+  const bool is_short = prediction.failure.has_value();
+  if (values.most != nullptr && open.bytes == 0 && !is_short) return open_value_text(*values.most);
+  if (open.most != nullptr && (open.bytes > 0 || !is_short)) return sum_text(open);
   const DevicePrediction* const device = fullest(prediction);
   if (device == nullptr) return "nothing was measured";
   if (prediction.lacks_varied_margin) return little_for_varied_sizes(prediction, *device);
@@ -408,6 +430,10 @@ std::string kind_text(const MeasuredRead& read) {
       return "as --assume says";
     case MeasuredRead::Kind::kModel:
       return "memory without an upper bound";
+  }
+  if (read.before_cap > 0) {
+    return fmt::format("a size that a loop follows ({}), capped at {:.0f} of {}",
+                       short_place(read.loop), read.assumed, read.before_cap);
   }
   return is_open(read) ? "a size without an upper bound" : "a size";
 }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "text/file_text.h"
 
 namespace memledger::prediction {
@@ -71,6 +72,18 @@ Progress read_progress(const std::string& folder) {
     if (progress.steps >= furthest.steps) furthest = progress;
   }
   return furthest;
+}
+
+std::string size_loop_text(const SizeLoop& loop) {
+  // The last byte shows that it is whole.
+  return absl::StrCat(loop.driver, "\t", loop.is_same ? "same" : "new", "\t", loop.place, "\n");
+}
+
+std::optional<SizeLoop> read_size_loop(const std::string& folder) {
+  const std::string text = file_text(fs::path(folder) / kSizeLoop);
+  const std::vector<std::string> words = absl::StrSplit(text.substr(0, text.find('\n')), '\t');
+  if (words.size() != 3 || text.back() != '\n') return std::nullopt;
+  return SizeLoop{words[0], words[2], words[1] == "same"};
 }
 
 WrittenFiles read_written_files(const std::string& folder) {

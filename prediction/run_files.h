@@ -4,6 +4,7 @@
 // which files they wrote, and what they were refused.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,17 @@ std::string progress_text(const Progress& progress);
 std::vector<Progress> read_all_progress(const std::string& folder);
 // Returns the process that has made most steps.
 Progress read_progress(const std::string& folder);
+
+// A loop that an assumed size drives and that would not end in time: `for label in x.unique()`.
+struct SizeLoop {
+  std::string driver;    // the size's site (virtual_gpu/values/assumptions.h)
+  std::string place;     // the line of a read in the loop
+  bool is_same = false;  // the size was capped, and the loop went on all the same
+};
+
+std::string size_loop_text(const SizeLoop& loop);
+// Returns what a process of the run has written; nothing where there is no such loop.
+std::optional<SizeLoop> read_size_loop(const std::string& folder);
 
 // Files that a run's processes opened for writing, or made by renaming, and that are still there.
 struct WrittenFiles {

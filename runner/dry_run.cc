@@ -43,12 +43,31 @@ using std::chrono::steady_clock;
 constexpr int kShownLines = 20;
 constexpr auto kPollEvery = std::chrono::milliseconds(20);
 constexpr auto kTellEvery = std::chrono::milliseconds(500);
+constexpr int kMaxLoops = 8;          // that sizes drive, of one program
 constexpr size_t kRunsOfRequest = 4;  // both ends, each with both orders of addresses
 
 // How far a run went on that showed more, and others have to come.
 struct Distance {
   int64_t steps = 0;                   // 0: to the program's end
   std::chrono::milliseconds limit{0};  // not longer; 0: there is no such run
+};
+
+// Sizes that drive loops: the capped ones, and those whose loop a cap did not end.
+struct SizeLoops {
+  std::vector<prediction::SizeLoop> capped;
+  std::vector<std::string> no_drivers;
+
+  void note(const prediction::SizeLoop& loop) {
+    const auto known =
+        std::find_if(capped.begin(), capped.end(),
+                     [&](const prediction::SizeLoop& one) { return one.driver == loop.driver; });
+    if (!loop.is_same) {
+      if (known == capped.end()) capped.push_back(loop);
+      return;
+    }
+    if (known != capped.end()) capped.erase(known);
+    no_drivers.push_back(loop.driver);
+  }
 };
 
 // One run to be made.
@@ -62,6 +81,8 @@ struct Plan {
   bool was_alone = true;                              // while it ran, no other did
   std::optional<steady_clock::time_point> enough_at;  // when it is asked to end, if it goes on
   Distance distance;
+  SizeLoops loops;
+  std::optional<prediction::SizeLoop> loop;  // for which it was ended
   bool is_told = false;
   bool is_over = false;
 };
@@ -82,9 +103,10 @@ bool assumes_other_truths(const Run& run) {
 
 const char* until_value(const DryRunnerOptions& options, const Plan& plan) {
   if (options.until_exit) return "exit";
-  if (plan.run.goes_on || plan.run.as_far) return prediction::kUntilEnough;
   // No two steps are alike.
   const bool varies = plan.run.varies_sizes || assumes_other_truths(plan.run);
+  if (plan.run.goes_on || plan.run.as_far)
+    return varies ? prediction::kUntilEnoughAnyStep : prediction::kUntilEnough;
   return varies ? prediction::kUntilAnyStep : "step";
 }
 
@@ -99,6 +121,10 @@ std::string assumptions_of(const Plan& plan) {
   }
   for (const prediction::AssumedRead& read : plan.run.assumed_reads)
     absl::StrAppend(&text, read.site, "\t", read.value, "\n");
+  for (const prediction::SizeLoop& loop : plan.loops.capped)
+    absl::StrAppend(&text, prediction::kAssumeCapped, "\t", loop.driver, "\t", loop.place, "\n");
+  for (const std::string& site : plan.loops.no_drivers)
+    absl::StrAppend(&text, prediction::kAssumeNoDriver, "\t", site, "\n");
   return text;
 }
 
@@ -213,9 +239,21 @@ Run not_made_yet(const Run& run) {
   Run result = run;
   result.program = {};
   result.steps = result.took_ms = 0;
+  result.was_enough = false;
   result.processes.clear();
   result.why_unwatched.clear();
   result.writes = {};
+  return result;
+}
+
+Plan not_made_yet(const Plan& plan) {
+  Plan result;
+  result.request = plan.request;
+  result.specification = plan.specification;
+  result.run = not_made_yet(plan.run);
+  result.seconds = plan.seconds;
+  result.distance = plan.distance;
+  result.loops = plan.loops;
   return result;
 }
 
@@ -244,7 +282,7 @@ class Runs {
     if (const absl::Status status = make_at_once(plans, runs_at_once()); !status.ok())
       return status;
     for (Plan& plan : plans) {
-      if (plan.was_alone || plan.run.program.timed_out || used_no_gpu(plan.run) ||
+      if (plan.was_alone || plan.loop || plan.run.program.timed_out || used_no_gpu(plan.run) ||
           !failed_otherwise(plan.run))
         continue;
       if (const absl::Status status = make_alone(plan); !status.ok()) return status;
@@ -282,7 +320,7 @@ class Runs {
         }
         --running;
         ++ended_;
-        if (*told_ && !failed_otherwise(plans[i].run)) (*told_)(plans[i]);
+        if (*told_ && !plans[i].loop && !failed_otherwise(plans[i].run)) (*told_)(plans[i]);
         if (used_no_gpu(plans[i].run)) running -= end_others(plans[i], plans);
       }
       tell_progress(plans, running);
@@ -309,17 +347,14 @@ class Runs {
   }
 
   absl::Status make_alone(Plan& plan) {
-    std::vector<Plan> again(1);
-    again[0].request = plan.request;
-    again[0].specification = plan.specification;
-    again[0].distance = plan.distance;
-    again[0].seconds = plan.seconds;
-    again[0].run = not_made_yet(plan.run);
+    std::vector<Plan> again;
+    again.push_back(not_made_yet(plan));
     const std::function<void(const Plan&)> silent;
     const auto* const told = std::exchange(told_, &silent);
     const absl::Status status = make_at_once(again, 1);
     told_ = told;
     plan.run = std::move(again[0].run);
+    plan.loop = again[0].loop;
     plan.was_alone = true;
     return status;
   }
@@ -397,6 +432,10 @@ class Runs {
 
   bool has_ended(Plan& plan) const {
     if (plan.child->poll()) return true;
+    if ((plan.loop = prediction::read_size_loop(plan.folder))) {
+      plan.child->kill();
+      return true;
+    }
     end_what_goes_on(plan);
     if (plan.child->age() < std::chrono::seconds(timeout_s(plan))) return false;
     plan.child->kill(/*timed_out=*/true);
@@ -413,6 +452,7 @@ class Runs {
     program.read_input = plan.child->end().read_input;
     program.last_lines = plan.child->output().last_lines(kShownLines);
     plan.run.steps = prediction::read_progress(plan.folder).steps;
+    plan.run.was_enough = plan.is_told;
     plan.run.processes = read_measurements(plan.folder);
     plan.run.why_unwatched = prediction::read_why_unwatched(plan.folder);
     plan.child.reset();
@@ -458,6 +498,7 @@ struct Case {
   const DryRunRequest* request;
   std::vector<Run> runs;
   Distance distance;
+  SizeLoops loops = {};
 };
 
 // Which run of a case to make.
@@ -491,6 +532,7 @@ class Wave {
     plan.run.goes_on = kind.goes_on;
     plan.run.as_far = kind.as_far || of.distance.limit.count() > 0;
     plan.distance = of.distance;
+    plan.loops = of.loops;
     plan.specification = of.request->gpu;
     if (!kind.is_limited || kind.held_back_bytes > 0) {
       auto other = kind.is_limited ? with_less(plan.specification, kind.held_back_bytes, folder)
@@ -511,17 +553,43 @@ class Wave {
   absl::Status make(Runs& runs) {
     const auto tell = [&](const Plan& ended) { tell_so_far(runs, ended); };
     if (const absl::Status status = runs.make(plans_, tell); !status.ok()) return status;
+    if (const absl::Status status = make_again_with_caps(runs); !status.ok()) return status;
     for (size_t i = 0; i < plans_.size(); ++i) cases_[i]->runs.push_back(std::move(plans_[i].run));
     return absl::OkStatus();
   }
 
  private:
+  // Makes those again that were ended for a loop. A program may have several.
+  absl::Status make_again_with_caps(Runs& runs) {
+    for (int round = 1; round <= kMaxLoops; ++round) {
+      std::vector<size_t> numbers;
+      for (size_t i = 0; i < plans_.size(); ++i) {
+        if (!plans_[i].loop) continue;
+        cases_[i]->loops.note(*plans_[i].loop);
+        // The last of these runs ends as it may.
+        if (round == kMaxLoops) cases_[i]->loops.no_drivers.emplace_back(prediction::kAllSizes);
+        numbers.push_back(i);
+      }
+      if (numbers.empty()) break;
+      std::vector<Plan> again;
+      for (const size_t i : numbers) {
+        again.push_back(not_made_yet(plans_[i]));
+        again.back().loops = cases_[i]->loops;
+      }
+      runs.expect(again.size());
+      const std::function<void(const Plan&)> silent;
+      if (const absl::Status status = runs.make(again, silent); !status.ok()) return status;
+      for (size_t i = 0; i < numbers.size(); ++i) plans_[numbers[i]] = std::move(again[i]);
+    }
+    return absl::OkStatus();
+  }
+
   void tell_so_far(const Runs& runs, const Plan& ended) const {
     if (!runs.options().so_far || !runs.has_more()) return;
     const Case& of = *cases_[static_cast<size_t>(&ended - plans_.data())];
     std::vector<Run> made = of.runs;
     for (size_t i = 0; i < plans_.size(); ++i) {
-      if (cases_[i] == &of && plans_[i].is_over) made.push_back(plans_[i].run);
+      if (cases_[i] == &of && plans_[i].is_over && !plans_[i].loop) made.push_back(plans_[i].run);
     }
     runs.options().so_far(prediction::predict(of.request->gpu, made), made.size());
   }
@@ -701,6 +769,13 @@ Run::Addresses addresses_of(const std::vector<Run>& runs, Run::End end) {
   return run == runs.end() ? kDown : run->addresses;
 }
 
+// Whether the end's runs assume sizes, as the program fails without any.
+bool assumes_sizes(const std::vector<Run>& runs, Run::End end) {
+  return std::any_of(runs.begin(), runs.end(), [end](const Run& run) {
+    return run.end == end && run.assumes_sizes && run.assumed_reads.empty();
+  });
+}
+
 // Whether it does not fit with what is likely.
 bool fails_likely(const Case& of) {
   return std::any_of(of.runs.begin(), of.runs.end(),
@@ -726,6 +801,7 @@ absl::Status run_other_reads(Runs& runs, std::vector<Case>& cases) {
         RunKind kind{wanted.end, addresses_of(of.runs, wanted.end)};
         kind.assumed_reads = std::move(wanted.assumed_reads);
         kind.seconds = seconds_to_assume(of.runs);
+        kind.assumes_sizes = assumes_sizes(of.runs, wanted.end);
         const Distance usual = of.distance;
         if (const Run* const further = wanted.as_far ? run_that_went_on(of) : nullptr) {
           kind.addresses = further->addresses;
@@ -792,8 +868,8 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   absl::Status status = run_first(runs, cases);
   if (status.ok()) status = replace_failed_low(runs, cases);
   if (status.ok()) status = run_other_order(runs, cases);
-  if (status.ok()) status = run_other_reads(runs, cases);
   if (status.ok()) status = run_as_far(runs, cases);
+  if (status.ok()) status = run_other_reads(runs, cases);
   if (status.ok()) status = run_without_limit(runs, cases, /*varied=*/false);
   if (status.ok()) status = run_varied_sizes(runs, cases);
   if (status.ok()) status = run_without_limit(runs, cases, /*varied=*/true);

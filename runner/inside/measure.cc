@@ -49,6 +49,7 @@
 #include "runner/inside/trained_parameters.h"
 #include "runner/inside/write_in_copy.h"
 #include "text/output.h"
+#include "virtual_gpu/values/size_reads.h"
 
 namespace memledger::inside {
 namespace {
@@ -306,6 +307,7 @@ std::vector<const void*> ended_optimizers() {
 // Returns whether the program has shown what it takes.
 bool note_step(const void* parameter) {
   Measure& measure = inside::measure();
+  virtual_gpu::forget_size_loops();
   const Totals totals = measured_totals();
   const size_t unstepped = measure.parameters.unstepped();
   const bool looks = measure.until_step && !measure.has_shown_enough;
@@ -372,6 +374,15 @@ void tell_progress(const char* op) {
   if (is_enough()) end_now();
   if (is_due(measure.next_write, now - measure.began))
     write_safely(measure.has_shown_enough ? Ended::kAfterStep : Ended::kNot);
+}
+
+// A loop that would not end in time: the runner ends this run and makes it again with a cap.
+void tell_size_loop() {
+  const std::optional<virtual_gpu::SizeLoop> loop = virtual_gpu::found_size_loop();
+  static std::atomic<bool> is_told{false};
+  if (!loop || is_told.exchange(true)) return;
+  const std::string text = prediction::size_loop_text({loop->driver, loop->place, loop->is_same});
+  (void)write_file(measure().folder + "/" + prediction::kSizeLoop, "loop", text);
 }
 
 bool is_optimizer_step(const at::RecordFunction& fn) {
@@ -501,6 +512,7 @@ std::unique_ptr<at::ObserverContext> on_operator_or_step(const at::RecordFunctio
   }
   try {
     tell_progress(fn.name());
+    tell_size_loop();
     if (!at::GradMode::is_enabled()) {
       if (step_scopes == 0) {
         note_evaluation(fn);
@@ -611,13 +623,14 @@ void measure_if_asked() {
   if (folder == nullptr || *folder == '\0') return;
   Measure& measure = inside::measure();
   measure.folder = folder;
-  const char* const until = value_of(prediction::kUntilVariable);
-  const bool takes_any = until != nullptr && std::string_view(until) == prediction::kUntilAnyStep;
-  measure.goes_on = until != nullptr && std::string_view(until) == prediction::kUntilEnough;
-  measure.until_step =
-      takes_any || measure.goes_on || (until != nullptr && std::string_view(until) == "step");
+  const char* const value = value_of(prediction::kUntilVariable);
+  const std::string_view until = value == nullptr ? "" : value;
+  const bool goes_on_with_any = until == prediction::kUntilEnoughAnyStep;
+  const bool takes_any = goes_on_with_any || until == prediction::kUntilAnyStep;
+  measure.goes_on = goes_on_with_any || until == prediction::kUntilEnough;
+  measure.until_step = takes_any || measure.goes_on || until == "step";
   if (takes_any) measure.peak.take_any_steps();
-  measure.until_call = until != nullptr && std::string_view(until) == prediction::kUntilCall;
+  measure.until_call = until == prediction::kUntilCall;
   measure.expected_processes = processes_that_train_together();
   measure.began = steady_clock::now();
   measure.next_write = (measure.began + kFirstWriteAfter).time_since_epoch().count();

@@ -216,7 +216,10 @@ MeasuredRead read_of(const virtual_gpu::ReadRow& row) {
   read.kind = kind_of(row.kind);
   read.site = row.site;
   read.assumed = row.assumed;
-  read.has_upper_bound = row.site.empty() && row.kind != ReadKind::kUnboundedSize;
+  read.before_cap = static_cast<int64_t>(row.before_cap);
+  read.loop = short_place(row.loop);
+  read.has_upper_bound =
+      row.site.empty() && row.kind != ReadKind::kUnboundedSize && row.before_cap == 0;
   return read;
 }
 

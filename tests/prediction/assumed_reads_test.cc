@@ -288,6 +288,56 @@ TEST_CASE("a read that only the run that went on has seen is tried by one that c
   }
 }
 
+TEST_CASE("a run that ended before its end's others came further is made again") {
+  const std::vector<MeasuredRead> reads = {read_at("a", Kind::kBranch)};
+  Run low = run(kLow, 900, reads), high = run(kHigh, 950, reads);
+  low.as_far = high.as_far = true;
+  std::vector<Run> runs = {run(kLow, 700, reads), run(kHigh, 800, reads), low, high};
+  // Its peak is one of the part that they had in common.
+  runs.push_back(assuming(run(kHigh, 810, reads), "a", "other"));
+  CHECK(words(assuming_runs("test", runs)) == Words{"a=other"});
+  CHECK(predict("test", runs).verdict == Verdict::kNotKnown);
+  Run as_far = run(kHigh, 970, reads);
+  as_far.as_far = true;
+  runs.push_back(assuming(as_far, "a", "other"));
+  CHECK(assuming_runs("test", runs).empty());
+  CHECK(predict("test", runs).verdict == Verdict::kFits);
+  CHECK(predict("test", runs).devices[0].process_peak.high == 970 * kMiB);
+}
+
+TEST_CASE("where memory is short with what is likely, saying so is no advice, settings are") {
+  const std::vector<MeasuredRead> reads = {read_at("a", Kind::kFraction, 1)};
+  Run low = run(kLow, 990, reads), high = without_memory(run(kHigh, 1000, reads));
+  for (Run* const one : {&low, &high}) one->processes[0].devices[0].allocated_peak = 500 * kMiB;
+  high.processes[0].failure = MeasuredFailure{};
+  const Prediction prediction = predict("test", {low, high});
+  CHECK(prediction.verdict == Verdict::kNotKnown);
+  CHECK_FALSE(contains(prediction.sentence(), "--assume"));
+  CHECK(contains(prediction.sentence(), "it takes"));
+  CHECK(settings_worth_trying(prediction, "").size() == 3);
+}
+
+TEST_CASE("a size that was capped for its loop opens the verdict and says which line to say") {
+  MeasuredRead size;
+  size.op = "aten::_unique2";
+  size.place = "boxes.py:114 nms";
+  size.count = 2;
+  size.assumed = 128;
+  size.before_cap = 90000;
+  size.loop = "boxes.py:115 nms";
+  size.has_upper_bound = false;
+  const Prediction prediction = predict("test", {run(kLow, 700, {}), run(kHigh, 800, {size})});
+  CHECK(prediction.verdict == Verdict::kNotKnown);
+  CHECK(prediction.sentence() ==
+        "not known: how often a loop runs (boxes.py:115 nms) depends on a size that only the "
+        "device has (aten::_unique2 in boxes.py:114 nms, capped at 128 of 90000); "
+        "--assume=boxes.py:114=VALUE says what it is");
+  CHECK(contains(prediction.to_text(),
+                 "a size that a loop follows (boxes.py:115 nms), capped at "
+                 "128 of 90000, 2 times"));
+  CHECK(contains(prediction.to_json(), "\"before_cap\":90000"));
+}
+
 TEST_CASE("a run that assumes something of all reads and fails says nothing of each") {
   std::vector<MeasuredRead> reads;
   for (int i = 0; i < 9; ++i) reads.push_back(read_at("r" + std::to_string(i), Kind::kBranch));

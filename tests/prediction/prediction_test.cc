@@ -738,6 +738,20 @@ TEST_CASE("where the run that went on shows more, the others are made again to c
   }
 }
 
+TEST_CASE("what fails in the run that went on, after its peak, is not dropped") {
+  const Run low = cut_run(kLow, 500, 20), high = cut_run(kHigh, 500, 20);
+  Run further = in_other_order(cut_run(kHigh, 500, 900));
+  further.goes_on = true;
+  // Killed after its figures had been written at the peak.
+  further.program.status = 128 + 9;
+  const Prediction prediction = predict("test", {low, high, further});
+  CHECK(prediction.verdict == Verdict::kNotKnown);
+  CHECK(contains(prediction.reason, "(after the steps that were seen, in the run that went on)"));
+  // It was killed as it had been told to end, and waited for something.
+  further.was_enough = true;
+  CHECK(predict("test", {low, high, further}).verdict == Verdict::kFits);
+}
+
 TEST_CASE("a process that was ended after a step has ended well, whatever its launcher says") {
   Run ended = run(kLow, {device(500)});
   ended.program.status = 1;
@@ -997,6 +1011,20 @@ TEST_CASE("progress is that of the process that has made most steps") {
   CHECK(all[0].process == 7);
   CHECK(all[0].settled_at == 2);
   CHECK(all[1].settled_at == 0);
+}
+
+TEST_CASE("a loop that a size drives is read once its file is whole") {
+  const RunFolder folder("loop");
+  CHECK_FALSE(read_size_loop(folder.path()).has_value());
+  const std::string text = size_loop_text({"00ff", "/home/me/a.py:12 main", true});
+  folder.write("loop", text.substr(0, text.size() - 1));
+  CHECK_FALSE(read_size_loop(folder.path()).has_value());
+  folder.write("loop", text);
+  const std::optional<SizeLoop> loop = read_size_loop(folder.path());
+  REQUIRE(loop.has_value());
+  CHECK(loop->driver == "00ff");
+  CHECK(loop->place == "/home/me/a.py:12 main");
+  CHECK(loop->is_same);
 }
 
 TEST_CASE("a call on files that was answered otherwise leaves nothing known") {

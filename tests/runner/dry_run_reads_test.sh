@@ -38,6 +38,11 @@ check "a line that was not read is told" has err "--assume=reads_program.cc:1=tr
 "$memledger" dry-run --gpu=h100:4GiB,addresses=down --settings=none -- "$program" truth >out 2>err
 check "a device that is too small for one of them" equal "$?" 11
 
+# The number is none that a check has found, though the check lies beside it, or lay in its place.
+for mode in beside reused; do
+  dry_run 11 "$mode"
+  check "$mode: it has no bound" matches <(read_as) "'open'"
+done
 for mode in fraction bucket; do
   dry_run 11 "$mode"
   check "$mode: it has no bound" matches <(read_as) "'open'"
@@ -60,5 +65,15 @@ dry_run 11 endless
 check "a loop that does not end" equal "$(read_as)" "[('number', 4, 'open')]"
 dry_run 0 index
 check "what the program refuses is no value" equal "$(read_as)" "[('number', 2, 'none')]"
+
+# A size that drives a loop is capped, unless the loop is another one's.
+dry_run 11 label_loop
+check "a loop that a size drives: the verdict says so" matches <(figure "j['sentence']") \
+  "^not known: how often a loop runs \(reads_program.cc:[0-9]+.*capped at 128 of 10000000\); --assume=reads_program.cc:[0-9]+=VALUE says what it is"
+check "a loop that a size drives: what comes later is seen" equal "$(gibibytes)" "[8, 8]"
+line="$(figure "j['sentence'].split('--assume=')[1].split('=')[0]")"
+dry_run 0 label_loop --assume="$line=300"
+dry_run 0 batches
+check "a loop of the program's own: nothing is capped" equal "$(figure "[r['before_cap'] for r in j['unknown_reads'] if r['before_cap']]")" "[]"
 
 finish

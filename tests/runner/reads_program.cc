@@ -108,6 +108,39 @@ void index(int) {
       static_cast<size_t>(at::randint(8, {200'000}, on_cuda(at::kLong)).max().item<int64_t>())));
 }
 
+// A loop over as many labels as there may be. A round takes some 100 us.
+void label_loop(int) {
+  const at::Tensor x = at::randint(1'000'000, {10'000'000}, on_cuda(at::kLong));
+  const at::Tensor labels = std::get<0>(at::_unique2(x));
+  const at::Tensor images = random(200'000);
+  for (int64_t i = 0; i < labels.numel(); ++i) at::nonzero(images > static_cast<double>(i));
+  gibibytes(8);
+}
+// A large size is read before the program's own loop, which it does not drive.
+void batches(int) {
+  at::_unique2(at::randint(1'000'000, {100'000'000}, on_cuda(at::kLong)));
+  const at::Tensor images = random(200'000);
+  for (int i = 0; i < 2000; ++i) at::nonzero(images > 0);
+  gibibytes(8);
+}
+// A check for infinite numbers lies beside a number that becomes a size.
+void beside(int) {
+  const at::Tensor both = at::zeros({2}, on_cuda());
+  const at::Tensor x = random(200'000);
+  both[1].copy_(x.max() * 2);
+  both[0].copy_(at::isfinite(x).all());
+  if (both[0].item<float>() == 0) return;
+  gibibytes(std::lround(both[1].item<float>()));
+}
+// A buffer that a check was in has something else later.
+void reused(int) {
+  const at::Tensor x = random(200'000);
+  at::Tensor buffer = at::isfinite(x).all().to(at::kFloat);
+  if (buffer.item<float>() == 0) return;
+  at::max_out(buffer, x);
+  gibibytes(std::lround(buffer.item<float>()));
+}
+
 const std::map<std::string, void (*)(int)> kModes = {
     {"is_finite", &is_finite}, {"is_no_nan", &is_no_nan},
     {"scaler", &scaler},       {"prints", &prints},
@@ -115,6 +148,8 @@ const std::map<std::string, void (*)(int)> kModes = {
     {"bucket", &bucket},       {"bounded", &bounded},
     {"host_mask", &host_mask}, {"host_fractions", &host_fractions},
     {"endless", &endless},     {"index", &index},
+    {"beside", &beside},       {"reused", &reused},
+    {"batches", &batches},     {"label_loop", &label_loop},
 };
 
 }  // namespace

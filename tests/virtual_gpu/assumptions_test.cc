@@ -23,6 +23,14 @@ TEST_CASE("what a dry-run says of lines and reads") {
   CHECK((assumptions.of("00fe", false) == Assumed::kLikely));
   CHECK((assumptions.of("00fe", true) == Assumed::kOther));
   CHECK_FALSE(Assumptions("").has_lines());
+  CHECK_FALSE(assumptions.has_sizes());
+  const Assumptions sizes("capped\t00ff\ta.py:3 f\nno_driver\t00fe\n");
+  REQUIRE(sizes.loop_of("00ff") != nullptr);
+  CHECK(*sizes.loop_of("00ff") == "a.py:3 f");
+  CHECK(sizes.loop_of("00fe") == nullptr);
+  CHECK(sizes.drives_nothing("00fe"));
+  CHECK_FALSE(sizes.drives_nothing("00ff"));
+  CHECK(Assumptions("no_driver\tall\n").drives_nothing("00ff"));
 }
 
 TEST_CASE("a read has one name in each run, and no other has it") {

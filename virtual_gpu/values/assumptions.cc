@@ -92,6 +92,10 @@ Assumptions::Assumptions(std::string_view text) {
     if (words.size() == 3 && words[0] == prediction::kAssumeAtLine) {
       lines_.push_back(
           {std::string(words[1]), std::strtod(std::string(words[2]).c_str(), nullptr)});
+    } else if (words.size() == 3 && words[0] == prediction::kAssumeCapped) {
+      capped_.push_back({std::string(words[1]), std::string(words[2])});
+    } else if (words.size() == 2 && words[0] == prediction::kAssumeNoDriver) {
+      no_drivers_.emplace_back(words[1]);
     } else if (words.size() == 2) {
       if (const std::optional<Assumed> assumed = assumed_of(words[1]))
         sites_.push_back({std::string(words[0]), *assumed});
@@ -112,6 +116,18 @@ std::optional<double> Assumptions::at(std::string_view place) const {
     if (is_line(place, line.place)) return line.value;
   }
   return {};
+}
+
+const std::string* Assumptions::loop_of(std::string_view site) const {
+  const auto capped = std::find_if(capped_.begin(), capped_.end(),
+                                   [&](const Capped& one) { return one.site == site; });
+  return capped == capped_.end() ? nullptr : &capped->loop;
+}
+
+bool Assumptions::drives_nothing(std::string_view site) const {
+  return std::any_of(no_drivers_.begin(), no_drivers_.end(), [&](const std::string& one) {
+    return one == site || one == prediction::kAllSizes;
+  });
 }
 
 std::string site_of(std::string_view what, std::string_view op, std::string_view place) {

@@ -32,11 +32,19 @@ class Assumptions {
   bool has_lines() const { return !lines_.empty(); }
   // Returns what the user has said of the line, as "moe.py:84 forward" or "train.cc:42 main()".
   std::optional<double> at(std::string_view place) const;
+  // Whether sizes of some sites are capped, or were found to drive no loop.
+  bool has_sizes() const { return !capped_.empty() || !no_drivers_.empty(); }
+  // Returns the line of the loop that the size at the site drives; nullptr where it is not capped.
+  const std::string* loop_of(std::string_view site) const;
+  bool drives_nothing(std::string_view site) const;
 
  private:
   struct Line {
     std::string place;  // train.py:12
     double value = 0;
+  };
+  struct Capped {
+    std::string site, loop;
   };
   struct Site {
     std::string site;
@@ -44,6 +52,8 @@ class Assumptions {
   };
 
   std::vector<Line> lines_;
+  std::vector<Capped> capped_;
+  std::vector<std::string> no_drivers_;
   std::vector<Site> sites_;
 };
 

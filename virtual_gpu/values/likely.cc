@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <algorithm>
 #include <atomic>
 #include <unordered_map>
 #include <utility>
@@ -16,6 +17,24 @@
 namespace memledger::virtual_gpu {
 namespace {
 
+// Where a tensor's elements lie in its storage.
+struct Extent {
+  int64_t offset = 0, numel = 0;
+  int64_t end = 0;  // behind the last element
+
+  bool is_same(const Extent& other) const { return offset == other.offset && numel == other.numel; }
+  bool overlaps(const Extent& other) const { return offset < other.end && other.offset < end; }
+};
+
+Extent extent_of(const at::Tensor& tensor) {
+  Extent extent{tensor.storage_offset(), tensor.numel(), tensor.storage_offset()};
+  if (extent.numel == 0) return extent;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    extent.end += (tensor.size(dim) - 1) * tensor.stride(dim);
+  ++extent.end;
+  return extent;
+}
+
 // Keeps no tensor alive. While there is a weak reference to a storage, no other gets its address.
 class Notes {
  public:
@@ -26,33 +45,60 @@ class Notes {
 
   bool is_empty() const { return count_.load(std::memory_order_relaxed) == 0; }
 
-  std::optional<Likely> find(const c10::StorageImpl* storage) {
+  std::optional<Likely> find(const c10::StorageImpl* storage, const Extent& extent) {
     const std::lock_guard<ForkSafeMutex> lock(mutex_);
-    const auto note = notes_.find(storage);
-    if (note == notes_.end()) return {};
-    return note->second.likely;
+    const auto of_storage = notes_.find(storage);
+    if (of_storage == notes_.end()) return {};
+    for (const Note& note : of_storage->second.notes) {
+      if (note.extent.is_same(extent)) return note.likely;
+    }
+    return {};
   }
 
-  void set(c10::StorageImpl* storage, const Likely& likely) {
-    std::vector<Note> ended;  // end without the lock
+  void set(c10::StorageImpl* storage, const Extent& extent, const Likely& likely) {
+    std::vector<OfStorage> ended;  // end without the lock
     const std::lock_guard<ForkSafeMutex> lock(mutex_);
     if (notes_.size() >= sweep_at_) sweep(ended);
-    const auto [note, is_new] = notes_.try_emplace(storage);
+    const auto [of_storage, is_new] = notes_.try_emplace(storage);
     if (is_new) {
       c10::raw::weak_intrusive_ptr::incref(storage);
-      note->second.owner = c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
+      of_storage->second.owner = c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
     }
-    note->second.likely = likely;
+    std::vector<Note>& notes = of_storage->second.notes;
+    const auto same = std::find_if(notes.begin(), notes.end(),
+                                   [&](const Note& note) { return note.extent.is_same(extent); });
+    if (same != notes.end()) {
+      same->likely = likely;
+    } else {
+      if (notes.size() == kMaxOfStorage) notes.clear();
+      notes.push_back({extent, likely});
+    }
     count_.store(notes_.size(), std::memory_order_relaxed);
   }
 
+  // Something else is there now.
+  void forget(const c10::StorageImpl* storage, const Extent& extent) {
+    const std::lock_guard<ForkSafeMutex> lock(mutex_);
+    const auto of_storage = notes_.find(storage);
+    if (of_storage == notes_.end()) return;
+    std::vector<Note>& notes = of_storage->second.notes;
+    notes.erase(std::remove_if(notes.begin(), notes.end(),
+                               [&](const Note& note) { return note.extent.overlaps(extent); }),
+                notes.end());
+  }
+
  private:
+  static constexpr size_t kMaxOfStorage = 64;
   struct Note {
-    c10::weak_intrusive_ptr<c10::StorageImpl> owner{c10::intrusive_ptr<c10::StorageImpl>()};
+    Extent extent;
     Likely likely;
   };
+  struct OfStorage {
+    c10::weak_intrusive_ptr<c10::StorageImpl> owner{c10::intrusive_ptr<c10::StorageImpl>()};
+    std::vector<Note> notes;
+  };
 
-  void sweep(std::vector<Note>& ended) {
+  void sweep(std::vector<OfStorage>& ended) {
     for (auto note = notes_.begin(); note != notes_.end();) {
       if (!note->second.owner.expired()) {
         ++note;
@@ -65,7 +111,7 @@ class Notes {
   }
 
   ForkSafeMutex mutex_;
-  std::unordered_map<const c10::StorageImpl*, Note> notes_;
+  std::unordered_map<const c10::StorageImpl*, OfStorage> notes_;
   std::atomic<size_t> count_{0};
   size_t sweep_at_ = 1024;
 };
@@ -79,7 +125,26 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 std::optional<Likely> noted(const at::Tensor& tensor) {
   if (Notes::get().is_empty()) return {};
   const c10::StorageImpl* const storage = storage_of(tensor);
-  return storage == nullptr ? std::nullopt : Notes::get().find(storage);
+  return storage == nullptr ? std::nullopt : Notes::get().find(storage, extent_of(tensor));
+}
+
+void set_note(const at::Tensor& tensor, const Likely& likely) {
+  c10::StorageImpl* const storage = tensor.defined() ? storage_of(tensor) : nullptr;
+  if (storage != nullptr) Notes::get().set(storage, extent_of(tensor), likely);
+}
+
+void forget_note(const at::Tensor& tensor) {
+  const c10::StorageImpl* const storage = tensor.defined() ? storage_of(tensor) : nullptr;
+  if (storage != nullptr) Notes::get().forget(storage, extent_of(tensor));
+}
+
+template <typename Visit>
+void for_each_tensor(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+  }
 }
 
 bool has_noted(const c10::IValue& value) {
@@ -134,23 +199,29 @@ std::optional<Likely> of_pointwise(const OperatorInfo& info, const at::RecordFun
   return Likely{stack[0].toTensor().to(at::kDouble).item<double>(), all_sure && any_sure};
 }
 
-// The first tensor among what elements are taken from.
-std::optional<at::Tensor> source_of(const OperatorInfo& info, c10::ArrayRef<const c10::IValue> in) {
-  const size_t argument = info.name == "aten::copy_" ? 1 : 0;
-  if (in.size() <= argument) return {};
-  const c10::IValue& value = in[argument];
-  if (value.isTensor() && value.toTensor().defined()) return value.toTensor();
-  if (value.isTensorList() && !value.toTensorList().empty()) return value.toTensorList().get(0);
-  return {};
+// What elements are taken from: likely where the first is, and sure where all are.
+std::optional<Likely> likely_of_sources(const c10::IValue& value) {
+  std::optional<Likely> likely;
+  bool is_first = true;
+  for_each_tensor(value, [&](const at::Tensor& tensor) {
+    const std::optional<Likely> one = tensor.defined() ? noted(tensor) : std::nullopt;
+    if (std::exchange(is_first, false)) {
+      likely = one;
+    } else if (likely) {
+      likely->is_sure &= one && one->is_sure && one->value == likely->value;
+    }
+  });
+  return likely;
 }
 
 std::optional<Likely> of_selection(const OperatorInfo& info, const at::RecordFunction& fn) {
-  const std::optional<at::Tensor> source = source_of(info, fn.inputs());
-  if (!source) return {};
-  std::optional<Likely> likely = noted(*source);
-  if (likely && info.tells == Tells::kSum && likely->value != 0) {
-    likely->value *= static_cast<double>(source->numel());
-    likely->is_sure = false;
+  const auto inputs = fn.inputs();
+  const size_t argument = info.name == "aten::copy_" ? 1 : 0;
+  if (inputs.size() <= argument) return {};
+  std::optional<Likely> likely = likely_of_sources(inputs[argument]);
+  if (likely && info.tells == Tells::kSum && inputs[argument].isTensor()) {
+    likely->value *= static_cast<double>(inputs[argument].toTensor().numel());
+    likely->is_sure = false;  // how many there are may be a size
   }
   return likely;
 }
@@ -165,8 +236,8 @@ bool compares_with_itself(const OperatorInfo& info, const at::RecordFunction& fn
 void note_unscaled(const at::RecordFunction& fn) {
   const auto inputs = fn.inputs();
   if (inputs.size() < 2 || !inputs[1].isTensor()) return;
-  if (c10::StorageImpl* const storage = storage_of(inputs[1].toTensor()))
-    Notes::get().set(storage, {0, true});
+  forget_note(inputs[1].toTensor());
+  set_note(inputs[1].toTensor(), {0, true});
 }
 
 }  // namespace
@@ -193,7 +264,7 @@ bool may_have_likely_result(const at::RecordFunction& fn) {
     case Tells::kUnscaling:
       return true;
     case Tells::kNothing:
-      if (info->partly == Partly::kNo) return false;
+      if (info->partly == Partly::kNo && !info->is_view) return false;
       break;
     case Tells::kSelection:
     case Tells::kSum:
@@ -223,6 +294,7 @@ std::optional<Likely> likely_result(const at::RecordFunction& fn) {
     case Tells::kNothing:
       break;
   }
+  if (info.is_view) return of_selection(info, fn);
   std::optional<Likely> likely = of_pointwise(info, fn);
   if (likely && compares_with_itself(info, fn)) likely->is_sure = true;
   return likely;
@@ -230,9 +302,18 @@ std::optional<Likely> likely_result(const at::RecordFunction& fn) {
 
 void keep_likely(const at::RecordFunction& fn, const Likely& likely) {
   const std::vector<c10::IValue>& outputs = fn.outputs();
-  if (outputs.empty() || !outputs[0].isTensor() || !outputs[0].toTensor().defined()) return;
-  if (c10::StorageImpl* const storage = storage_of(outputs[0].toTensor()))
-    Notes::get().set(storage, likely);
+  if (outputs.empty()) return;
+  for_each_tensor(outputs[0], [&](const at::Tensor& tensor) { set_note(tensor, likely); });
+}
+
+void forget_likely(const at::RecordFunction& fn) {
+  if (Notes::get().is_empty()) return;
+  const OperatorInfo* const info = operator_info(fn);
+  if (info == nullptr || !info->writes || info->tells == Tells::kUnscaling) return;
+  const auto inputs = fn.inputs();
+  for (size_t i = 0; i < std::min(inputs.size(), info->is_written.size()); ++i) {
+    if (info->is_written[i]) for_each_tensor(inputs[i], forget_note);
+  }
 }
 
 }  // namespace memledger::virtual_gpu

@@ -20,6 +20,7 @@
 #include <tuple>
 #include <utility>
 
+#include "prediction/measure_variables.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "runner/environment.h"
 #include "text/output.h"
@@ -48,6 +49,7 @@ struct RunningOps {
   struct Planned {
     uint32_t depth;  // of its operator
     ReadPlan plan;
+    uint64_t before_cap;  // its size, where that is capped; else 0
   };
   struct LikelyResult {
     uint32_t depth;
@@ -89,6 +91,7 @@ struct Row {
   ProgramLine where;
   std::string site = {};
   double assumed = 0;
+  uint64_t before_cap = 0;
 };
 
 struct Rows {
@@ -278,6 +281,52 @@ uint64_t reads_of(const std::string& site) {
   return row == all.rows.end() ? 0 : row->count;
 }
 
+// Looks for loops that sizes drive, in programs that can be run again with a cap.
+class LoopWatch {
+ public:
+  // Never destroyed, as rows().
+  static LoopWatch& get() {
+    static auto* const watch = new LoopWatch;
+    return *watch;
+  }
+
+  // Whether a read with this value can matter. Telling which line it is takes some microseconds.
+  bool wants(uint64_t value) const {
+    return is_on_ && (value > kLeastLoop || has_driver_.load(std::memory_order_relaxed));
+  }
+  void note(const SiteRead& read, const ProgramLine& line) {
+    std::optional<SizeLoop> loop;
+    {
+      const std::lock_guard<ForkSafeMutex> lock(mutex_);
+      loop = loops_.note(read, SizeLoops::Clock::now());
+      has_driver_ = loops_.has_driver();
+    }
+    if (!loop) return;
+    loop->place = to_string(line);
+    const std::lock_guard<ForkSafeMutex> lock(mutex_);
+    if (!found_) found_ = loop;
+    has_found_.store(true, std::memory_order_release);
+  }
+  std::optional<SizeLoop> found() {
+    if (!has_found_.load(std::memory_order_acquire)) return {};
+    const std::lock_guard<ForkSafeMutex> lock(mutex_);
+    return found_;
+  }
+  void forget() {
+    if (!has_driver_.load(std::memory_order_relaxed)) return;
+    const std::lock_guard<ForkSafeMutex> lock(mutex_);
+    loops_.forget();
+    has_driver_ = false;
+  }
+
+ private:
+  const bool is_on_ = secure_getenv(prediction::kMeasureVariable) != nullptr;
+  std::atomic<bool> has_driver_{false}, has_found_{false};
+  ForkSafeMutex mutex_;
+  SizeLoops loops_;
+  std::optional<SizeLoop> found_;
+};
+
 void write_parts(void* destination, const ReadPlan::Read& read) {
   auto* at = static_cast<unsigned char*>(destination);
   uint64_t rest = read.value;
@@ -349,8 +398,9 @@ UnknownCopy describe(void* destination, const void* source, const RunningOps& op
                                                : at::kChar;
   }
   copy.item = c10::elementSize(copy.type);
-  const bool is_sure =
-      copy.likely && copy.likely->is_sure && (copy.likely->value == 0 || copy.likely->value == 1);
+  const bool is_sure = copy.likely && copy.likely->is_sure &&
+                       (copy.type == at::kBool || copy.is_alone()) &&
+                       (copy.likely->value == 0 || copy.likely->value == 1);
   copy.is_truth = is_asked_for_truth(ops) || is_sure || (copy.type == at::kBool && copy.is_alone());
   return copy;
 }
@@ -455,6 +505,7 @@ void assume(RunningOps& ops, const UnknownCopy& copy, const std::string& op) {
   }
   row.assumed = value;
   count_in_row(row);
+  if (LoopWatch::get().wants(0)) LoopWatch::get().note({row.site, 0, false}, line);
   const std::vector<unsigned char> element = element_bytes(copy.type, value);
   if (value != likely || copy.source == 0) {
     overwrite(copy, element);
@@ -481,6 +532,14 @@ void note_unknown_copy(void* destination, const void* source, RunningOps& ops, s
   }
 }
 
+std::string op_of(const RunningOps& ops, const RunningOps::Planned& planned) {
+  return label(ops.names[planned.depth - 1], ops.outermost());
+}
+
+std::string size_site(const std::string& op, const ProgramLine& line) {
+  return site_of("size", op, key_of(line));
+}
+
 // Whether the user has said how large it is.
 bool is_said(const RunningOps& ops, const RunningOps::Planned& planned, ReadPlan::Read read,
              void* destination) {
@@ -490,12 +549,36 @@ bool is_said(const RunningOps& ops, const RunningOps::Planned& planned, ReadPlan
   const ProgramLine line = take_program_line();
   const std::optional<double> said = said_of(line);
   if (!said || *said < 0) return false;
-  const std::string op = label(ops.names[planned.depth - 1], ops.outermost());
+  const std::string op = op_of(ops, planned);
   constexpr double kMaxSize = 9.2e18;
   read.value = static_cast<uint64_t>(std::min(*said, kMaxSize));
   write_parts(destination, read);
-  count_in_row({op, ReadKind::kSaid, 0, 0, line, site_of("size", op, key_of(line)), *said});
+  count_in_row({op, ReadKind::kSaid, 0, 0, line, size_site(op, line), *said});
   return true;
+}
+
+void note_in_loop(const std::string& op, const ProgramLine& line, uint64_t value, bool is_capped) {
+  const std::string site = size_site(op, line);
+  if (Assumptions::get().drives_nothing(site)) value = 0;
+  LoopWatch::get().note({site, value, is_capped}, line);
+}
+
+// Puts an assumed size among the reads.
+void note_assumed_size(RunningOps& ops, const RunningOps::Planned& planned, uint64_t value) {
+  const bool bounded = planned.plan.source == ReadPlan::Source::kAssumed;
+  const ReadKind kind = bounded ? ReadKind::kAssumedSize : ReadKind::kUnboundedSize;
+  const std::string op = op_of(ops, planned);
+  const bool is_capped = planned.before_cap > 0;
+  const bool is_watched = is_capped || LoopWatch::get().wants(value);
+  const ProgramLine line = is_watched ? take_program_line() : ProgramLine();
+  if (is_watched) note_in_loop(op, line, value, is_capped);
+  if (!is_capped) {
+    ops.row = note(op, kind);
+    return;
+  }
+  Row row{op, kind, 0, 0, line, size_site(op, line), static_cast<double>(value)};
+  row.before_cap = planned.before_cap;
+  ops.row = static_cast<uint32_t>(count_in_row(row)) + 1;
 }
 
 void on_read(void* destination, const void* source, size_t bytes) {
@@ -512,14 +595,26 @@ void on_read(void* destination, const void* source, size_t bytes) {
         write_parts(destination, read);
         if (planned.plan.source != ReadPlan::Source::kKnown) note_unreal_value();
         if (!read.is_size || planned.plan.source == ReadPlan::Source::kKnown) return;
-        const bool bounded = planned.plan.source == ReadPlan::Source::kAssumed;
-        ops.row = note(label(ops.names[planned.depth - 1], ops.outermost()),
-                       bounded ? ReadKind::kAssumedSize : ReadKind::kUnboundedSize);
+        note_assumed_size(ops, planned, read.value);
         return;
       }
     }
     if (!last_copy_was_known()) note_unknown_copy(destination, source, ops, bytes);
   } catch (...) {  // a row less
+  }
+}
+
+// Caps the size where it drives a loop, also when the same mask comes back.
+void cap_size(const RunningOps& ops, RunningOps::Planned& planned, uint64_t& last_count) {
+  if (!Assumptions::get().has_sizes() || planned.plan.source == ReadPlan::Source::kKnown) return;
+  for (uint32_t i = 0; i < planned.plan.count; ++i) {
+    ReadPlan::Read& read = planned.plan.reads[i];
+    if (!read.is_size || read.value <= kCappedSize) continue;
+    const std::string site = size_site(op_of(ops, planned), take_program_line());
+    if (Assumptions::get().loop_of(site) == nullptr) return;
+    planned.before_cap = std::max(planned.before_cap, read.value);
+    read.value = kCappedSize;
+    if (last_count != 0) last_count = kCappedSize + 1;
   }
 }
 
@@ -544,7 +639,8 @@ void plan_reads(RunningOps& ops, ReadRule rule, const at::RecordFunction& fn) {
       context.last_count = &last_count;
     }
     if (millionths() == kVariedMillionths) context.whole_up_to = kLeastVaried;
-    ops.planned[ops.plans] = {ops.depth, rule(fn.inputs(), context)};
+    ops.planned[ops.plans] = {ops.depth, rule(fn.inputs(), context), 0};
+    cap_size(ops, ops.planned[ops.plans], last_count);
     ++ops.plans;
     if (subject != nullptr && last_count != 0)
       AssumedOfTensors::get().set_last_count(*subject, last_count);
@@ -579,6 +675,13 @@ void begin_likely(RunningOps& ops, const at::RecordFunction& fn) {
     if (const std::optional<Likely> likely = likely_result(fn))
       ops.likely[ops.likely_results++] = {ops.depth, *likely};
   } catch (...) {  // no guess, then
+  }
+}
+
+void forget_written(const at::RecordFunction& fn) {
+  try {
+    forget_likely(fn);
+  } catch (...) {  // an older guess, then
   }
 }
 
@@ -635,6 +738,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   ++ops.depth;
   note_reader(ops, fn);
   begin_likely(ops, fn);
+  forget_written(fn);
   begin_on_host(ops, fn);
   if (const ReadRule rule = find_read_rule(name)) plan_reads(ops, rule, fn);
   return nullptr;
@@ -737,6 +841,10 @@ __attribute__((constructor(105))) void begin() {
 
 }  // namespace
 
+std::optional<SizeLoop> found_size_loop() { return LoopWatch::get().found(); }
+
+void forget_size_loops() { LoopWatch::get().forget(); }
+
 std::vector<ReadRow> unknown_reads(bool with_lines) {
   std::vector<Row> copy;
   {
@@ -752,9 +860,13 @@ std::vector<ReadRow> unknown_reads(bool with_lines) {
   });
   std::vector<ReadRow> result;
   for (const Row& row : copy) {
+    const bool is_settled = row.kind == ReadKind::kSaid || row.before_cap > 0;
+    const std::string* const loop =
+        row.before_cap > 0 ? Assumptions::get().loop_of(row.site) : nullptr;
     result.push_back({row.op, row.kind, row.count, row.dependent_bytes,
                       with_lines ? to_string(row.where) : row.where.python,
-                      row.kind == ReadKind::kSaid ? "" : row.site, row.assumed});
+                      is_settled ? "" : row.site, row.assumed, row.before_cap,
+                      loop == nullptr ? "" : *loop});
   }
   return result;
 }

@@ -12,8 +12,11 @@
 // Begins by itself where a virtual GPU is there.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "virtual_gpu/values/size_loops.h"
 
 namespace memledger::virtual_gpu {
 
@@ -38,10 +41,20 @@ struct ReadRow {
   // each run, and what the first was assumed to be. Empty: nothing else can be assumed.
   std::string site;
   double assumed = 0;
+  // Where a size is capped as it drives a loop (size_loops.h): what it would have been, and the
+  // line of the loop; 0: it is not.
+  uint64_t before_cap = 0;
+  std::string loop;
 };
 
 // Rows so far: sizes first and by bytes, then numbers. Lines of C++ take a while to look up;
 // without them `where` is empty.
 std::vector<ReadRow> unknown_reads(bool with_lines = true);
+
+// Returns the first loop of a program that is measured that an assumed size drives and that would
+// not end in time; nothing for most. Cheap; any thread.
+std::optional<SizeLoop> found_size_loop();
+// An optimizer has stepped: what is read from one step to the next is no such loop.
+void forget_size_loops();
 
 }  // namespace memledger::virtual_gpu
