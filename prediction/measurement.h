@@ -104,6 +104,8 @@ struct MeasuredRead {
   double assumed = 0;
   int64_t values_tried = 0;
   Effect effect = Effect::kNotTried;
+  // The caller knows from elsewhere that other values make the same allocations: it is not tried.
+  bool is_harmless = false;
 };
 std::string_view to_string(MeasuredRead::Kind kind);
 std::string_view to_string(MeasuredRead::Effect effect);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "prediction/assumed_reads.h"
 #include "prediction/prediction.h"
 #include "text/bytes.h"
 #include "text/names.h"
@@ -69,8 +70,6 @@ ReadSum sum_of(const std::vector<MeasuredRead>& reads, Condition condition) {
 
 bool is_size(const MeasuredRead& read) { return read.kind == MeasuredRead::Kind::kSize; }
 bool is_open(const MeasuredRead& read) { return !read.has_upper_bound; }
-// One that the user may say, and that no operator takes for a size.
-bool is_open_value(const MeasuredRead& read) { return is_open(read) && !read.site.empty(); }
 
 // `aten::nonzero in moe.cc:88`
 std::string origin(const MeasuredRead& read) {
@@ -140,8 +139,13 @@ std::string little_to_spare(const Prediction& prediction, const DevicePrediction
 
 // Why a program that fits at one end fails at the other, or may fail later.
 std::string uncertainty(const Prediction& prediction) {
-  const ReadSum open = sum_of(prediction.unknown_reads, &is_open);
-  const ReadSum values = sum_of(prediction.unknown_reads, &is_open_value);
+  const auto is_cause = [&](const MeasuredRead& read) { return may_decide(read, prediction); };
+  // One that the user may say, and that no operator takes for a size.
+  const auto is_value = [&](const MeasuredRead& read) {
+    return is_cause(read) && !read.site.empty();
+  };
+  const ReadSum open = sum_of(prediction.unknown_reads, is_cause);
+  const ReadSum values = sum_of(prediction.unknown_reads, is_value);
   if (values.most != nullptr && open.bytes == 0) return open_value_text(*values.most);
   if (open.most != nullptr) return sum_text(open);
   const DevicePrediction* const device = fullest(prediction);
