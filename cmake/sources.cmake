@@ -346,6 +346,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/answers/nvml_telemetry.cc
   virtual_gpu/answers/nvrtc.cc
   virtual_gpu/answers/nvshmem.cc
+  virtual_gpu/answers/real_libraries.cc
   virtual_gpu/calibration.cc
   virtual_gpu/capture.cc
   virtual_gpu/context_memory.cc

@@ -236,6 +236,7 @@ Measurement measurement_of(const Json& json) {
     measurement.unknown_reads.push_back(read_of(read));
   measurement.allocator_settings = json.at("allocator_settings");
   measurement.missing_cudnn = json.at("missing_cudnn");
+  measurement.libraries = json.at("libraries");
   return measurement;
 }
 
@@ -349,7 +350,8 @@ std::string to_json(const Measurement& measurement) {
                   {"failure", json(measurement.failure)},
                   {"unknown_reads", reads},
                   {"allocator_settings", measurement.allocator_settings},
-                  {"missing_cudnn", measurement.missing_cudnn}}) +
+                  {"missing_cudnn", measurement.missing_cudnn},
+                  {"libraries", measurement.libraries}}) +
          "\n";
 }
 

@@ -167,6 +167,8 @@ struct Measurement {
   // What pip would install to make the workspaces of convolutions cuDNN's own; empty: none has been
   // modelled for want of it.
   std::string missing_cudnn;
+  // NVIDIA's own libraries that it ran with: `cuBLAS 13.1.0, cuDNN 9.19.0`; empty: stand-ins.
+  std::string libraries;
 };
 
 // Write and read a measurement as JSON. Reading fails with a sentence that names what is wrong.

@@ -229,6 +229,8 @@ void note_program(const std::vector<Run>& runs, Prediction& prediction) {
       prediction.kind_of_steps = worse(prediction.kind_of_steps, process.kind_of_steps);
       if (process.ended != Ended::kNot) prediction.ended = process.ended;
       if (!process.missing_cudnn.empty()) prediction.missing_cudnn = process.missing_cudnn;
+      if (process.libraries.size() > prediction.libraries.size())
+        prediction.libraries = process.libraries;
     }
     if (!prediction.failure && run.end == Run::End::kLow && run.is_limited)
       prediction.failure = run.failure();

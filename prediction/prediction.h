@@ -144,6 +144,9 @@ struct Prediction {
   // What pip would install to make the workspaces of convolutions cuDNN's own, which are modelled
   // from what is expected to an upper bound; empty: nothing.
   std::string missing_cudnn;
+  // NVIDIA's own libraries that the program ran with: `cuBLAS 13.1.0, cuDNN 9.19.0`; empty:
+  // stand-ins for them.
+  std::string libraries;
   std::string reason;  // where nothing is known: why
   std::string note;    // what the reader should know of how the figures came about; may be empty
 

@@ -184,6 +184,7 @@ std::string to_json(const std::vector<Prediction>& predictions) {
   result["failure"] = json(decides.failure);
   result["settings"] = json(decides.settings);
   result["missing_library"] = text_or_null(decides.missing_cudnn);
+  result["real_libraries"] = text_or_null(decides.libraries);
   result["writes_held_by"] = to_string(decides.writes.held_by);
   result["written_files"] = paths_of(decides.writes, /*removed=*/false);
   result["removed_files"] = paths_of(decides.writes, /*removed=*/true);

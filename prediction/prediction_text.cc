@@ -465,6 +465,8 @@ bool wants_cudnn(const Prediction& prediction) {
 std::string end_line(const Prediction& prediction) {
   std::string text;
   if (!prediction.note.empty()) text += prediction.note + "\n";
+  if (!prediction.libraries.empty())
+    text += fmt::format("NVIDIA's own libraries: {}\n", prediction.libraries);
   if (wants_cudnn(prediction)) {
     text += fmt::format(
         "Workspaces of convolutions are between a model's sizes and an upper bound; with cuDNN's "

@@ -835,7 +835,10 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   std::vector<Prediction> predictions;
   runs_.clear();
   for (Case& of : cases) {
-    predictions.push_back(prediction::predict(of.request->gpu, of.runs));
+    Prediction prediction = prediction::predict(of.request->gpu, of.runs);
+    const std::string note = notes_on_memory(of.request->gpu, prediction.devices);
+    absl::StrAppend(&prediction.note, prediction.note.empty() || note.empty() ? "" : "\n", note);
+    predictions.push_back(std::move(prediction));
     runs_.push_back(std::move(of.runs));
   }
   return predictions;

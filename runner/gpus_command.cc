@@ -25,8 +25,9 @@ std::string row(const virtual_gpu::Profile& profile) {
       absl::StrFormat("%-9s  %-24s %4d.%d  %10s  %9s  %9s\n", profile.name, profile.device_name,
                       profile.major, profile.minor, size(profile.total_memory_bytes),
                       size(profile.least_context_bytes), size(profile.context_bytes));
-  return text + "           memory: " + profile.source +
-         "\n           context: " + profile.context_source + "\n";
+  text += "           memory: " + profile.source + "\n";
+  if (!profile.memory_note.empty()) text += "           or less: " + profile.memory_note + "\n";
+  return text + "           context: " + profile.context_source + "\n";
 }
 
 std::string table() {

@@ -42,15 +42,15 @@ absl::StatusOr<Locations> find_locations() {
   return built;
 }
 
-absl::StatusOr<std::vector<std::string>> virtual_gpu_libraries(const Locations& locations) {
-  const std::string list = locations.virtual_gpu_folder + "/preload.txt";
+absl::StatusOr<std::vector<std::string>> virtual_gpu_libraries(const std::string& folder) {
+  const std::string list = folder + "/preload.txt";
   std::ifstream in(list);
   if (!in)
     return absl::NotFoundError(
         absl::StrCat("the virtual GPU's libraries are missing: cannot read ", list));
   std::vector<std::string> libraries;
   for (std::string name; std::getline(in, name);) {
-    if (!name.empty()) libraries.push_back(locations.virtual_gpu_folder + "/" + name);
+    if (!name.empty()) libraries.push_back(folder + "/" + name);
   }
   if (libraries.empty()) {
     return absl::NotFoundError(

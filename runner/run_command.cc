@@ -121,7 +121,7 @@ std::string with_folder_first(const std::string& folder) {
 }
 
 absl::Status set_environment(const RunOptions& options, bool takes_libraries,
-                             std::vector<std::string>* virtual_gpu_libraries_used) {
+                             std::vector<std::string>* stand_ins_used) {
   absl::StatusOr<Locations> locations = find_locations();
   if (!locations.ok()) return locations.status();
   std::vector<environment::Variable> variables = environment::format(settings_of(options));
@@ -138,16 +138,21 @@ absl::Status set_environment(const RunOptions& options, bool takes_libraries,
     const std::string list = notes_files ? "" : make_written_list(getpid());
     variables.push_back({prediction::kWrittenListVariable,
                          list.empty() ? std::nullopt : std::optional<std::string>(list)});
-    absl::StatusOr<std::vector<std::string>> virtual_gpu = virtual_gpu_libraries(*locations);
+    const auto specification = virtual_gpu::parse_specification(options.virtual_gpu).specification;
+    const bool are_real =
+        specification && specification->libraries == virtual_gpu::LibraryChoice::kReal;
+    const std::string folder =
+        are_real ? locations->virtual_driver_folder() : locations->virtual_gpu_folder;
+    absl::StatusOr<std::vector<std::string>> virtual_gpu = virtual_gpu_libraries(folder);
     if (!virtual_gpu.ok()) return virtual_gpu.status();
     libraries.insert(libraries.end(), virtual_gpu->begin(), virtual_gpu->end());
-    *virtual_gpu_libraries_used = *virtual_gpu;
+    // Above the driver any release of LibTorch's libraries is as good as another.
+    if (!are_real) *stand_ins_used = *virtual_gpu;
     variables.push_back({virtual_gpu::kSpecificationVariable,
                          virtual_gpu::with_absolute_paths(options.virtual_gpu)});
     variables.push_back({kPath, with_folder_first(locations->virtual_gpu_folder)});
     // Triton links its launchers with the driver, which it looks for on disk.
-    if (std::getenv(kTritonDriver) == nullptr)
-      variables.push_back({kTritonDriver, locations->virtual_gpu_folder});
+    if (std::getenv(kTritonDriver) == nullptr) variables.push_back({kTritonDriver, folder});
   }
   if (!takes_libraries) {
     set_variables(variables);
@@ -174,16 +179,16 @@ int run_program(const RunOptions& options) {
     tell({"memledger run: ", fitness.refusal, ", so it cannot have a virtual GPU"});
     return kCannotRun;
   }
-  std::vector<std::string> virtual_gpu_libraries_used;
+  std::vector<std::string> stand_ins_used;
   if (const absl::Status status =
-          set_environment(options, fitness.takes_libraries, &virtual_gpu_libraries_used);
+          set_environment(options, fitness.takes_libraries, &stand_ins_used);
       !status.ok()) {
     tell({"memledger run: ", std::string(status.message())});
     return kCannotRun;
   }
-  if (!virtual_gpu_libraries_used.empty()) {
-    const std::string refusal = why_libtorch_does_not_fit(
-        options.program[0], virtual_gpu_libraries_used, MEMLEDGER_LIBTORCH);
+  if (!stand_ins_used.empty()) {
+    const std::string refusal =
+        why_libtorch_does_not_fit(options.program[0], stand_ins_used, MEMLEDGER_LIBTORCH);
     if (!refusal.empty()) {
       tell({"memledger run: ", refusal});
       return kCannotRun;

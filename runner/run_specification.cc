@@ -169,4 +169,23 @@ absl::StatusOr<std::string> with_less(const std::string& specification, int64_t 
   return result + options_for(specification, machine);
 }
 
+std::string notes_on_memory(const std::string& specification,
+                            const std::vector<prediction::DevicePrediction>& devices) {
+  const auto parsed = virtual_gpu::parse_specification(specification);
+  if (!parsed.specification) return "";
+  std::string notes;
+  for (const prediction::DevicePrediction& device : devices) {
+    const std::vector<DeviceSpecification>& known = parsed.specification->devices;
+    const auto found = std::find_if(known.begin(), known.end(), [&](const auto& candidate) {
+      return candidate.profile.name == device.gpu && !candidate.memory_bytes;
+    });
+    if (found == known.end() || found->profile.memory_note.empty()) continue;
+    const auto sure = static_cast<int64_t>(found->profile.sure_memory_bytes);
+    if (device.process_peak.high <= sure || device.headroom_bytes() < 0) continue;
+    absl::StrAppend(&notes, notes.empty() ? "" : "\n", device.device,
+                    " may have less: ", found->profile.memory_note, ".");
+  }
+  return notes;
+}
+
 }  // namespace memledger::runner

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "prediction/prediction.h"
@@ -32,5 +33,11 @@ absl::StatusOr<std::string> without_limit(const std::string& specification,
 // asks for as much as before. Devices whose contexts differ get files, as above.
 absl::StatusOr<std::string> with_less(const std::string& specification, int64_t bytes,
                                       const std::string& folder);
+
+// Returns why devices may have less memory than the runs were given, a sentence for each on which
+// the process takes more than is there for sure and has room: `cuda:0 may have less: with ECC …`.
+// Empty where none is. `specification` must be valid.
+std::string notes_on_memory(const std::string& specification,
+                            const std::vector<prediction::DevicePrediction>& devices);
 
 }  // namespace memledger::runner

@@ -193,11 +193,50 @@ def version_script(versions):
     return "\n".join(blocks) + "\n"
 
 
+def make(folder, answers_file, stubs, cc):
+    """The stand-ins beside a copy of the answers, and preload.txt, the order in which they are preloaded."""
+    os.makedirs(folder, exist_ok=True)
+    if not stubs:
+        # No CUDA in this LibTorch: nothing to preload.
+        open(os.path.join(folder, "preload.txt"), "w").close()
+        return
+
+    answers = os.path.join(folder, OURS)
+    with open(answers_file, "rb") as source, open(answers, "wb") as target:
+        target.write(source.read())
+    os.chmod(answers, 0o755)
+    considered = set(defined(answers))
+
+    for soname, versions in stubs.items():
+        left = {version: functions - considered for version, functions in versions.items()}
+        source = os.path.join(folder, soname + ".c")
+        with open(source, "w") as file:
+            file.write(c_source(soname, set().union(*left.values()) if left else set()))
+        # Not optimised: the compiler has nothing to gain here, and half of the time to lose.
+        command = [cc, "-shared", "-fPIC", "-O0", "-w", "-nostdlib", "-s", "-o", os.path.join(folder, soname)]
+        # A C++ compiler would take the file for C++, and mangle the names.
+        command += ["-x", "c", source, "-x", "none"]
+        command += ["-Wl,-soname," + soname, "-Wl,-rpath,$ORIGIN", "-Wl,--hash-style=gnu", "-Wl,--no-as-needed", answers]
+        script = source[:-1] + "map"
+        if any(versions):
+            with open(script, "w") as file:
+                file.write(version_script(left))
+            command.append("-Wl,--version-script=" + script)
+        subprocess.run(command, check=True)
+        os.remove(source)
+        if os.path.exists(script):
+            os.remove(script)
+
+    with open(os.path.join(folder, "preload.txt"), "w") as file:
+        file.write("".join(name + "\n" for name in [OURS] + list(stubs)))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--libtorch", required=True, help="LibTorch's lib folder")
     parser.add_argument("--headers", default="", help="folder of cuda_runtime_api.h and cuda.h: all their functions are generated, too")
     parser.add_argument("--answers", help="the library of considered functions; copied under the name %s" % OURS)
+    parser.add_argument("--driver", help="the same that shows the driver alone; stand-ins for the driver's libraries go with it into OUT/driver")
     parser.add_argument("--cc", default="cc", help="compiler; one of C++ will do")
     parser.add_argument("--list", action="store_true", help="print what would be made, as library, version, function")
     parser.add_argument("--out", help="folder for the libraries and preload.txt")
@@ -212,40 +251,10 @@ def main():
         return
     if not arguments.out or not arguments.answers:
         parser.error("--out and --answers are needed")
-    os.makedirs(arguments.out, exist_ok=True)
-    if not stubs:
-        # No CUDA in this LibTorch: nothing to preload.
-        open(os.path.join(arguments.out, "preload.txt"), "w").close()
-        return
-
-    answers = os.path.join(arguments.out, OURS)
-    with open(arguments.answers, "rb") as source, open(answers, "wb") as target:
-        target.write(source.read())
-    os.chmod(answers, 0o755)
-    considered = set(defined(answers))
-
-    for soname, versions in stubs.items():
-        left = {version: functions - considered for version, functions in versions.items()}
-        source = os.path.join(arguments.out, soname + ".c")
-        with open(source, "w") as file:
-            file.write(c_source(soname, set().union(*left.values()) if left else set()))
-        # Not optimised: the compiler has nothing to gain here, and half of the time to lose.
-        command = [arguments.cc, "-shared", "-fPIC", "-O0", "-w", "-nostdlib", "-s", "-o", os.path.join(arguments.out, soname)]
-        # A C++ compiler would take the file for C++, and mangle the names.
-        command += ["-x", "c", source, "-x", "none"]
-        command += ["-Wl,-soname," + soname, "-Wl,-rpath,$ORIGIN", "-Wl,--hash-style=gnu", "-Wl,--no-as-needed", answers]
-        script = source[:-1] + "map"
-        if any(versions):
-            with open(script, "w") as file:
-                file.write(version_script(left))
-            command.append("-Wl,--version-script=" + script)
-        subprocess.run(command, check=True)
-        os.remove(source)
-        if os.path.exists(script):
-            os.remove(script)
-
-    with open(os.path.join(arguments.out, "preload.txt"), "w") as file:
-        file.write("".join(name + "\n" for name in [OURS] + list(stubs)))
+    make(arguments.out, arguments.answers, stubs, arguments.cc)
+    if arguments.driver:
+        driver = {soname: versions for soname, versions in stubs.items() if soname in OPENED_BY_NAME}
+        make(os.path.join(arguments.out, "driver"), arguments.driver, driver, arguments.cc)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ extern "C" {
 
 // Work that writes somewhere.
 struct memledger_virtual_gpu_work {
-  const void* kernel;  // its stub on the host; nullptr for a copy or a fill
+  const void* kernel;  // its stub on the host, or the CUfunction; nullptr for a copy or a fill
   unsigned blocks;     // that a kernel is launched with; 0 where that is not known
   unsigned threads;    // of a block
   bool is_queued;      // behind what has not run: it is not done now

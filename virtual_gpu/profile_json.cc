@@ -29,6 +29,7 @@ constexpr Field kFields[] = {
     {"multiprocessors", &Profile::multiprocessors, 1},
     {"total_memory_bytes", &Profile::total_memory_bytes, kLeastMemory},
     {"nominal_memory_bytes", &Profile::nominal_memory_bytes, kLeastMemory},
+    {"sure_memory_bytes", &Profile::sure_memory_bytes, 0, false},
     {"context_bytes", &Profile::context_bytes},
     {"least_context_bytes", &Profile::least_context_bytes, 0, false},
     {"l2_cache_bytes", &Profile::l2_cache_bytes},
@@ -49,6 +50,7 @@ constexpr Field kFields[] = {
     {"error_correction", &Profile::error_correction},
     {"pci_device_id", &Profile::pci_device_id},
     {"source", &Profile::source, 0, false},
+    {"memory_note", &Profile::memory_note, 0, false},
     {"context_source", &Profile::context_source, 0, false},
 };
 
@@ -139,6 +141,7 @@ ParsedProfile parse_profile_json(std::string_view text) {
     }
   }
   if (!object.contains("least_context_bytes")) profile.least_context_bytes = profile.context_bytes;
+  if (!object.contains("sure_memory_bytes")) profile.sure_memory_bytes = profile.total_memory_bytes;
   const std::string why = disagreement(profile);
   return why.empty() ? ParsedProfile{profile, ""} : failed(why);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 
 // clang-format off
 // Sources.
@@ -31,17 +32,19 @@
 //   [ada20]     Data sheets of RTX 4080, 4070, 4060 Ti, RTX 6000 Ada, L40.
 //   [ampere20]  Data sheets of A10, A30, A40, RTX A6000, RTX 3080 and 3070.
 //   [blackwell20] Data sheets of RTX 5080, 5070, 5060 Ti, RTX PRO 6000, B300, GB200, GB300.
-//   [mig]       MIG user guide: multiprocessors and memory of instances.
+//   [mig]       MIG user guide: fractions of L2 and memory, copy engines.
 //               https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
-//   [jetson]    Data sheets of Jetson AGX Orin 64 GB and Thor: their memory is the host's.
-// Where the source of the memory is "data sheet", no program's output was at hand: the figure is
-// the board's less 1 to 4 %, which is more than other boards of its family lack.
+//   [jetson]    deviceQuery of a Jetson AGX Orin of 64 GB and of a Thor; the memory is the host's.
+//   [pci]       https://github.com/pciutils/pciids, of 2026-08-22: the devices' numbers.
+// tests/virtual_gpu/profiles.tsv says of each device where its memory, what NVML tells, its
+// multiprocessors, its L2 and its bus come from, with the words that were printed.
 // Derived: the part of L2 that can persist (sixteenths of it, as on other devices of the
 // capability; 10.0 and 12.0 as 9.0), and engine counts.
 //
 // Total memory is what the CUDA runtime says: less than what is on the board, and some MiB
 // different from driver to driver. Each is the least that was printed by a program on such a
-// device; for a figure such as 79.15 GiB, the least that rounds to it. The contexts are the most
+// device, on Linux; for a figure such as 79.15 GiB, the least that rounds to it. Where a device of
+// the same memory printed less, it is that. The contexts are the most
 // and the least that published out-of-memory messages show of a process beyond LibTorch's reserved
 // bytes, without NCCL and other libraries that take memory of their own: the process less
 // allocated and reserved, 16 MiB more and less, which is what rounding three figures to 0.01 GiB
@@ -82,7 +85,12 @@ struct Memory {
   uint64_t total_mib;
   uint64_t nominal_mib;
   const char* source;
+  uint64_t sure_mib = std::numeric_limits<uint64_t>::max();  // if less than the total
+  const char* note = "";                                     // why it is less
 };
+
+constexpr const char* kHostMemory =
+    "the memory is the host's, and what the system and other programs hold there is not counted";
 
 struct Context {
   uint64_t most_mib, least_mib;
@@ -115,6 +123,8 @@ Profile profile(const char* name, const char* device_name, const Capability& cap
   p.multiprocessors = chip.multiprocessors;
   p.total_memory_bytes = mib(memory.total_mib);
   p.nominal_memory_bytes = mib(memory.nominal_mib);
+  p.sure_memory_bytes = mib(std::min(memory.sure_mib, memory.total_mib));
+  p.memory_note = memory.note;
   p.context_bytes = mib(context.most_mib);
   p.least_context_bytes = mib(context.least_mib);
   p.l2_cache_bytes = chip.l2_kib << 10;
@@ -149,16 +159,18 @@ std::vector<Profile> all_profiles() {
               {784, 507, "0.75 GiB, training on h100; 0.51 after a model's load on h200"},
               {132, 60 << 10, 3, 2, true, 0x2335}, {1980, 3201, 6016}),
       // [hopper], the SXM5 board of 80 GB
-      profile("h100", "NVIDIA H100 80GB HBM3", k90, {80994, 81559, "79.10 GiB, messages of h100"},
+      profile("h100", "NVIDIA H100 80GB HBM3", k90,
+              {80994, 81559, "79.10 GiB, messages of h100; device queries 81079 to 81106 MiB"},
               {784, 507, "0.75 GiB, messages of h100 in training; the least as h200"},
               {132, 50 << 10, 3, 2, true, 0x2330}, {1980, 2619, 5120}),
       // [nvl] [hopper]
       profile("h100-nvl", "NVIDIA H100 NVL", k90,
-              {95227, 95830, "93.00 GiB, github.com/ali-vilab/VACE/issues/56"},
+              {95227, 95830, "93.00 GiB, github.com/ali-vilab/VACE/issues/56; others 93.02"},
               {784, 507, "as h100, not measured"}, {132, 50 << 10, 3, 2, true, 0x2321},
               {1785, 2619, 6016}),
       // [ampere], the SXM4 board of 80 GB
-      profile("a100", "NVIDIA A100-SXM4-80GB", k80, {81045, 81920, "79.15 GiB, messages of a100"},
+      profile("a100", "NVIDIA A100-SXM4-80GB", k80,
+              {81045, 81920, "79.15 GiB, messages of a100; a device query 81158 MiB"},
               {539, 496, "0.50 to 0.51 GiB, messages of a100"}, {108, 40 << 10, 3, 2, true, 0x20b2},
               {1410, 1593, 5120}),
       // [ampere], the SXM4 board of 40 GB
@@ -168,12 +180,14 @@ std::vector<Profile> all_profiles() {
       // [l40s] [ada]
       profile(
           "l40s", "NVIDIA L40S", k89,
-          {45481, 46068, "44.42 GiB, github.com/stepfun-ai/Step-Video-T2V/issues/8"},
+          {45373, 46068,
+           "47576711168 B, github.com/alvarobartt/cuda-device-query; others 44.39 GiB"},
           {664, 410,
            "0.416 GiB, query of memory on an RTX 6000 Ada; the most rtx4090's by multiprocessors"},
           {142, 96 << 10, 2, 64, true, 0x26b9}, {2520, 9001, 384}),
       // [l4] [ada]
-      profile("l4", "NVIDIA L4", k89, {22554, 23034, "22.03 GiB, messages of l4"},
+      profile("l4", "NVIDIA L4", k89,
+              {22518, 23034, "23612293120 B, a device query (CUDA 12.0); others 22.03 GiB"},
               {374, 271, "0.28 to 0.35 GiB, messages of cards with 22 GiB"},
               {58, 48 << 10, 2, 64, true, 0x27b8}, {2040, 6251, 192}),
       // [a10g] [ga102]
@@ -182,15 +196,14 @@ std::vector<Profile> all_profiles() {
               {374, 271, "0.28 to 0.35 GiB, messages of cards with 22 GiB"},
               {80, 6 << 10, 2, 64, true, 0x2237}, {1710, 6251, 384}),
       // [5090] [tuning]
-      profile(
-          "rtx5090", "NVIDIA GeForce RTX 5090", k120,
-          {32117, 32607, "33677180928 B, github.com/aikitoria/open-gpu-kernel-modules/issues/1"},
-          {795, 291,
-           "0.30 to 0.60 GiB, messages of rtx5090; the most rtx4090's by multiprocessors"},
-          {170, 96 << 10, 2, 64, false, 0x2b85}, {2407, 14001, 512}),
+      profile("rtx5090", "NVIDIA GeForce RTX 5090", k120,
+              {32088, 32607, "31.34 GiB, messages of rtx5090; device queries 32109 to 32120 MiB"},
+              {795, 291,
+               "0.30 to 0.60 GiB, messages of rtx5090; the most rtx4090's by multiprocessors"},
+              {170, 96 << 10, 2, 64, false, 0x2b85}, {2407, 14001, 512}),
       // [ada]
       profile("rtx4090", "NVIDIA GeForce RTX 4090", k89,
-              {24070, 24564, "23.51 GiB, messages of rtx4090"},
+              {24049, 24564, "23.49 GiB, messages of rtx4090"},
               {600, 455, "0.46 to 0.57 GiB, messages of rtx4090"},
               {128, 72 << 10, 2, 64, false, 0x2684}, {2520, 10501, 384}),
       // [ga102]
@@ -205,128 +218,164 @@ std::vector<Profile> all_profiles() {
               {374, 230, "as a10g and rtx3090, not measured"}, {28, 2304, 2, 64, false, 0x2504},
               {1777, 7501, 192}),
       // [volta], the SXM2 board of 32 GB
-      profile("v100", "Tesla V100-SXM2-32GB", k70, {32487, 32768, "31.73 GiB, messages of v100"},
+      profile("v100", "Tesla V100-SXM2-32GB", k70,
+              {32487, 32768, "31.73 GiB, messages of v100; device queries 32510 MiB"},
               {539, 496, "as a100, not measured"}, {80, 6 << 10, 5, 2, true, 0x1db5},
               {1530, 877, 4096}),
       // [turing]
-      profile("t4", "Tesla T4", k75, {14912, 15360, "14.563 GiB, messages of t4"},
+      profile("t4", "Tesla T4", k75,
+              {14912, 15360, "14912 MiB, llama.cpp; 14.56 GiB, messages of t4"},
               {160, 117, "0.13 to 0.14 GiB, messages of t4"}, {40, 4 << 10, 3, 32, true, 0x1eb8},
               {1590, 5001, 256}),
       // [blackwell20] [ada20] [ampere20] [mig] [jetson], and the architectures' whitepapers above
-      profile("b300", "NVIDIA B300 SXM6 AC", k103, {272289, 275040, "data sheet"},
+      profile("b300", "NVIDIA B300 SXM6 AC", k103, {274110, 275040, "267.69 GiB, messages of b300"},
               {733, 507, "as b200, not measured"}, {148, 129536, 3, 2, true, 0x3182},
-              {1920, 3996, 8192}),
-      profile("gb200", "NVIDIA GB200", k100, {187576, 189471, "data sheet"},
+              {2032, 3996, 8192}),
+      profile("gb200", "NVIDIA GB200", k100, {188729, 189471, "184.31 GiB, messages of gb200"},
               {733, 507, "as b200, not measured"}, {152, 129536, 3, 2, true, 0x2941},
               {2062, 3996, 8192}),
-      profile("gb300", "NVIDIA GB300", k103, {281365, 284208, "data sheet"},
+      profile("gb300", "NVIDIA GB300", k103,
+              {283131, 284208, "276.50 GiB, github.com/stas00/ml-engineering, debug/pytorch.md"},
               {733, 507, "as b200, not measured"}, {152, 129536, 3, 2, true, 0x31c2},
               {2070, 3996, 8192}),
-      profile("gh200", "NVIDIA GH200 480GB", k90, {96768, 97871, "94.50 GiB, messages of gh200"},
+      profile("gh200", "NVIDIA GH200 480GB", k90,
+              {96768, 97871, "101468602368 B, a device query (CUDA 12.9); 12.2: 97280 MiB"},
               {784, 507, "as h100, not measured"}, {132, 61440, 3, 2, true, 0x2342},
               {1980, 2619, 6144}),
-      profile("h20", "NVIDIA H20", k90, {96892, 97871, "data sheet"},
+      profile("h20", "NVIDIA H20", k90, {97285, 97871, "97285 MiB, LibTorch; others 95.1 GiB"},
               {784, 507, "as h100, not measured"}, {78, 61440, 3, 2, true, 0x2329},
               {1980, 2619, 6144}),
-      profile("h100-pcie", "NVIDIA H100 PCIe", k90, {80743, 81559, "data sheet"},
+      profile("h100-pcie", "NVIDIA H100 PCIe", k90,
+              {80994, 81559, "81008 MiB, LibTorch; the least as h100"},
               {784, 507, "as h100, not measured"}, {114, 51200, 3, 2, true, 0x2331},
               {1755, 1593, 5120}),
-      profile("a100-pcie", "NVIDIA A100 80GB PCIe", k80, {81045, 81920, "as a100"},
+      profile("a100-pcie", "NVIDIA A100 80GB PCIe", k80,
+              {81038, 81920, "84974239744 B, a device query (CUDA 12.4)"},
               {539, 496, "as a100, not measured"}, {108, 40960, 3, 2, true, 0x20b5},
               {1410, 1512, 5120}),
-      profile("a100-pcie-40", "NVIDIA A100-PCIE-40GB", k80, {40320, 40960, "as a100-40"},
+      profile("a100-pcie-40", "NVIDIA A100-PCIE-40GB", k80,
+              {40320, 40960, "40326 MiB, LibTorch; the least as a100-40"},
               {539, 496, "as a100, not measured"}, {108, 40960, 3, 2, true, 0x20f1},
               {1410, 1215, 5120}),
-      profile("a30", "NVIDIA A30", k80, {24043, 24576, "data sheet"},
+      profile("a30", "NVIDIA A30", k80,
+              {24049, 24576,
+               "23.49 GiB, messages of a30; 23.53, github.com/google/RB-Modulation/issues/5"},
               {539, 257, "as a100 and by multiprocessors, not measured"},
               {56, 24576, 3, 2, true, 0x20b7}, {1440, 1215, 3072}),
-      profile("l40", "NVIDIA L40", k89, {45373, 46068, "data sheet"},
+      profile("l40", "NVIDIA L40", k89,
+              {45373, 46068, "44.3 GiB and 45458 MiB, programs; the least as l40s"},
               {664, 410, "as l40s, not measured"}, {142, 98304, 2, 64, true, 0x26b5},
               {2490, 9001, 384}),
-      profile("rtx6000ada", "NVIDIA RTX 6000 Ada Generation", k89, {48506, 49140, "data sheet"},
+      profile("rtx6000ada", "NVIDIA RTX 6000 Ada Generation", k89,
+              {48502, 49140, "47.37 GiB, messages of rtx6000ada; ECC off", 45373,
+               "with ECC on there are 44.31 GiB"},
               {664, 410, "as l40s; 0.416 GiB, query of memory"}, {142, 98304, 2, 64, false, 0x26b1},
               {2505, 10001, 384}),
-      profile("a40", "NVIDIA A40", k86, {45373, 46068, "data sheet"},
+      profile("a40", "NVIDIA A40", k86,
+              {45403, 46068, "47608692736 B, a device query (CUDA 12.4); others 45416 MiB"},
               {393, 230, "as rtx3090, not measured"}, {84, 6144, 2, 64, true, 0x2235},
               {1740, 7251, 384}),
-      profile("a6000", "NVIDIA RTX A6000", k86, {48506, 49140, "data sheet"},
+      profile("a6000", "NVIDIA RTX A6000", k86,
+              {48533, 49140, "47.40 GiB, a program; others 48569 to 48790 MiB; ECC off", 45493,
+               "with ECC on there are 44.43 GiB"},
               {393, 230, "as rtx3090, not measured"}, {84, 6144, 2, 64, false, 0x2230},
               {1800, 8001, 384}),
-      profile("a10", "NVIDIA A10", k86, {22472, 23028, "as a10g"},
+      profile("a10", "NVIDIA A10", k86,
+              {22472, 23028, "23609475072 B, a device query (CUDA 12.2); the least as a10g"},
               {374, 230, "as a10g and rtx3090, not measured"}, {72, 6144, 2, 64, true, 0x2236},
               {1695, 6251, 384}),
       profile("rtxpro6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", k120,
-              {96908, 97887, "data sheet"},
+              {97234, 97887, "94.96 GiB, a message; llama.cpp 97249 MiB"},
               {880, 291, "as rtx5090 by multiprocessors, not measured"},
               {188, 131072, 2, 64, true, 0x2bb1}, {2617, 14001, 512}),
-      profile("rtx5080", "NVIDIA GeForce RTX 5080", k120, {15841, 16303, "data sheet"},
+      profile("rtx5080", "NVIDIA GeForce RTX 5080", k120,
+              {15816, 16303, "15.45 GiB, programs; others 15.46 to 15880 MiB"},
               {795, 230, "as rtx5090 and rtx3090, not measured"}, {84, 65536, 2, 64, false, 0x2c02},
               {2617, 15001, 256}),
-      profile("rtx5070", "NVIDIA GeForce RTX 5070", k120, {11724, 12227, "data sheet"},
+      profile("rtx5070", "NVIDIA GeForce RTX 5070", k120,
+              {11761, 12227, "11.49 GiB, a message; 11.50, a program"},
               {795, 230, "as rtx5090 and rtx3090, not measured"}, {48, 49152, 2, 64, false, 0x2f04},
               {2512, 14001, 192}),
-      profile("rtx5060ti", "NVIDIA GeForce RTX 5060 Ti", k120, {7808, 8151, "data sheet; 8 GB"},
+      profile("rtx5060ti", "NVIDIA GeForce RTX 5060 Ti", k120,
+              {7629, 8151, "7.5 GiB, a program; 8 GB"},
               {600, 230, "as rtx4090 and rtx3090, not measured"}, {36, 32768, 1, 64, false, 0x2d04},
               {2572, 14001, 128}),
       profile("rtx5060ti-16", "NVIDIA GeForce RTX 5060 Ti", k120,
-              {15841, 16311, "data sheet; 16 GB"},
+              {15808, 16311, "15808 MiB, llama.cpp; others 15825 to 15888; 16 GB"},
               {600, 230, "as rtx4090 and rtx3090, not measured"}, {36, 32768, 1, 64, false, 0x2d04},
               {2572, 14001, 128}),
-      profile("rtx4080", "NVIDIA GeForce RTX 4080", k89, {15923, 16376, "data sheet"},
+      profile("rtx4080", "NVIDIA GeForce RTX 4080", k89,
+              {15939, 16376, "15.57 GiB, a program; LibTorch 16049 MiB"},
               {600, 230, "as rtx4090 and rtx3090, not measured"}, {76, 65536, 2, 64, false, 0x2704},
               {2505, 11201, 256}),
-      profile("rtx4070", "NVIDIA GeForce RTX 4070", k89, {11776, 12282, "data sheet"},
+      profile("rtx4070", "NVIDIA GeForce RTX 4070", k89,
+              {11833, 12282, "11.56 GiB, messages of rtx4070; llama.cpp 11866 MiB"},
               {600, 230, "as rtx4090 and rtx3090, not measured"}, {46, 36864, 2, 64, false, 0x2786},
               {2475, 10501, 192}),
-      profile("rtx4060ti", "NVIDIA GeForce RTX 4060 Ti", k89, {7782, 8188, "data sheet; 8 GB"},
+      profile("rtx4060ti", "NVIDIA GeForce RTX 4060 Ti", k89,
+              {7732, 8188, "7.6 GiB, a program; 8 GB"},
               {600, 230, "as rtx4090 and rtx3090, not measured"}, {34, 32768, 1, 64, false, 0x2803},
               {2535, 9001, 128}),
       profile("rtx4060ti-16", "NVIDIA GeForce RTX 4060 Ti", k89,
-              {15923, 16380, "data sheet; 16 GB"},
+              {15939, 16380, "15.57 GiB, messages of rtx4060ti-16; 15948 MiB, a device query"},
               {600, 230, "as rtx4090 and rtx3090, not measured"}, {34, 32768, 1, 64, false, 0x2805},
               {2535, 9001, 128}),
-      profile("rtx3080", "NVIDIA GeForce RTX 3080", k86, {9830, 10240, "data sheet; 10 GB"},
+      profile("rtx3080", "NVIDIA GeForce RTX 3080", k86,
+              {9846, 10240, "9.62 GiB, messages of rtx3080; device queries 9984 MiB; 10 GB"},
               {384, 230, "as rtx3090, not measured"}, {68, 5120, 2, 64, false, 0x2206},
               {1710, 9501, 320}),
-      profile("rtx3070", "NVIDIA GeForce RTX 3070", k86, {7833, 8192, "data sheet"},
+      profile("rtx3070", "NVIDIA GeForce RTX 3070", k86,
+              {7817, 8192, "8197111808 B, a device query (CUDA 12.8)"},
               {384, 230, "as rtx3090, not measured"}, {46, 4096, 2, 64, false, 0x2484},
               {1725, 7001, 256}),
-      profile("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti", k75, {10813, 11264, "data sheet"},
+      profile("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti", k75,
+              {10809, 11264, "10.56 GiB, messages; 10823 MiB, a device query (CUDA 12.8)"},
               {272, 117, "as t4 by multiprocessors, not measured"},
-              {68, 5632, 3, 32, false, 0x1e07}, {1545, 7001, 352}),
-      profile("v100-16", "Tesla V100-SXM2-16GB", k70, {16128, 16384, "data sheet"},
+              {68, 5632, 3, 32, false, 0x1e07}, {1545, 7000, 352}),
+      profile("v100-16", "Tesla V100-SXM2-16GB", k70,
+              {16128, 16384, "16911433728 B, a device query (CUDA 11.0)"},
               {539, 496, "as v100, not measured"}, {80, 6144, 5, 2, true, 0x1db1},
               {1530, 877, 4096}),
-      profile("orin", "Orin", k87, {61440, 62841, "data sheet; shared with the host"},
+      profile("orin", "Orin", k87,
+              {61440, 62841, "62827 MiB, llama.cpp, less 1.4 GiB for the system", 0, kHostMemory},
               {374, 117, "as l4 and t4, not measured"}, {16, 4096, 2, 32, false, 0x0000},
-              {1300, 3200, 256}),
-      profile("thor", "NVIDIA Thor", k110, {122880, 125772, "data sheet; shared with the host"},
-              {374, 117, "as l4 and t4, not measured"}, {20, 32768, 2, 32, false, 0x0000},
-              {1575, 4266, 256}),
+              {1300, 1300, 256}),
+      profile("thor", "NVIDIA Thor", k110,
+              {122880, 125772,
+               "131587801088 B, a device query (CUDA 13.2), less 2.6 GiB for the system", 0,
+               kHostMemory},
+              {374, 117, "as l4 and t4, not measured"}, {20, 32768, 2, 32, false, 0x2b00},
+              {1049, 4266, 256}),
       profile("h100-1g.10gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", k90,
-              {9757, 9984, "MIG user guide"}, {784, 117, "as h100 and t4, not measured"},
-              {16, 6400, 1, 2, true, 0x2330}, {1980, 2619, 640}),
+              {9728, 9984, "9.75 GiB, nvidia-smi; the least as a100-1g.10gb"},
+              {784, 117, "as h100 and t4, not measured"}, {16, 6400, 1, 2, true, 0x2330},
+              {1980, 2619, 640}),
       profile("h100-2g.20gb", "NVIDIA H100 80GB HBM3 MIG 2g.20gb", k90,
-              {19688, 20096, "MIG user guide"}, {784, 117, "as h100 and t4, not measured"},
-              {32, 12800, 1, 2, true, 0x2330}, {1980, 2619, 1280}),
+              {19968, 20096, "19.625 GiB, a program; the least as on an A100"},
+              {784, 117, "as h100 and t4, not measured"}, {32, 12800, 2, 2, true, 0x2330},
+              {1980, 2619, 1280}),
       profile("h100-3g.40gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", k90,
-              {39784, 40448, "MIG user guide"}, {784, 230, "as h100 and rtx3090, not measured"},
-              {60, 25600, 2, 2, true, 0x2330}, {1980, 2619, 2560}),
+              {40192, 40448, "39.25 GiB, LibTorch; 39.50, nvidia-smi with later drivers"},
+              {784, 230, "as h100 and rtx3090, not measured"}, {60, 25600, 3, 2, true, 0x2330},
+              {1980, 2619, 2560}),
       profile("a100-1g.10gb", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", k80,
-              {9523, 9728, "MIG user guide"}, {539, 117, "as a100 and t4, not measured"},
+              {9728, 9728, "10200547328 B, a program"}, {539, 117, "as a100 and t4, not measured"},
               {14, 5120, 1, 2, true, 0x20b2}, {1410, 1593, 640}),
       profile("a100-3g.40gb", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", k80,
-              {39528, 40192, "MIG user guide"}, {539, 117, "as a100 and t4, not measured"},
-              {42, 20480, 2, 2, true, 0x20b2}, {1410, 1593, 2560}),
+              {40192, 40192, "42144366592 B, package spaces of PyPI"},
+              {539, 117, "as a100 and t4, not measured"}, {42, 20480, 3, 2, true, 0x20b2},
+              {1410, 1593, 2560}),
       profile("a100-1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", k80,
-              {4710, 4864, "MIG user guide"}, {539, 117, "as a100 and t4, not measured"},
-              {14, 5120, 1, 2, true, 0x20b0}, {1410, 1215, 640}),
+              {4864, 4864, "4.75 GiB, messages of such a slice"},
+              {539, 117, "as a100 and t4, not measured"}, {14, 5120, 1, 2, true, 0x20b0},
+              {1410, 1215, 640}),
       profile("a100-2g.10gb", "NVIDIA A100-SXM4-40GB MIG 2g.10gb", k80,
-              {9728, 9984, "MIG user guide"}, {539, 117, "as a100 and t4, not measured"},
-              {28, 10240, 1, 2, true, 0x20b0}, {1410, 1215, 1280}),
+              {9856, 9984, "10334765056 B, a program"}, {539, 117, "as a100 and t4, not measured"},
+              {28, 10240, 2, 2, true, 0x20b0}, {1410, 1215, 1280}),
       profile("a100-3g.20gb", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", k80,
-              {19712, 20096, "MIG user guide"}, {539, 117, "as a100 and t4, not measured"},
-              {42, 20480, 2, 2, true, 0x20b0}, {1410, 1215, 2560}),
+              {19968, 20096, "19.50 GiB, nvidia-smi with later drivers; 19.62, a program"},
+              {539, 117, "as a100 and t4, not measured"}, {42, 20480, 3, 2, true, 0x20b0},
+              {1410, 1215, 2560}),
   };
 }
 

@@ -17,6 +17,7 @@ struct Profile {
   int multiprocessors;
   uint64_t total_memory_bytes;    // what the CUDA runtime can give, less than what is soldered on
   uint64_t nominal_memory_bytes;  // what NVML tells
+  uint64_t sure_memory_bytes;     // what is there whatever `memory_note` says; else the total
   // What a process holds beyond LibTorch's reserved bytes: the most and the least that was seen.
   uint64_t context_bytes;
   uint64_t least_context_bytes;
@@ -35,6 +36,7 @@ struct Profile {
   bool error_correction;
   int pci_device_id;           // device in the upper, vendor in the lower 16 bits
   std::string source;          // of total_memory_bytes, for people
+  std::string memory_note;     // why a device may have less: "with ECC on, …"; empty if none does
   std::string context_source;  // of both contexts
 
   int compute_capability() const { return major * 10 + minor; }

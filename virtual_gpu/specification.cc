@@ -307,6 +307,13 @@ std::string take_workspaces(std::string_view value, Specification& result) {
   return error;
 }
 
+std::string take_libraries(std::string_view value, Specification& result) {
+  bool is_real = false;
+  const std::string error = take_word(value, "stand-ins", "real", is_real);
+  result.libraries = is_real ? LibraryChoice::kReal : LibraryChoice::kStandIns;
+  return error;
+}
+
 std::string take_bytes(std::string_view value, std::optional<uint64_t>& amount) {
   std::string error;
   const std::optional<uint64_t> bytes = parse_bytes(value, &error);
@@ -345,6 +352,7 @@ constexpr Option kOptions[] = {
     {"numbers", "zero|one", &take_numbers},
     {"workspaces", "least|expected|upper", &take_workspaces},
     {"addresses", "up|down", &take_addresses},
+    {"libraries", "stand-ins|real", &take_libraries},
     {"nccl", "BYTES",
      [](std::string_view value, Specification& result) {
        return take_bytes(value, result.nccl_bytes);

@@ -30,6 +30,12 @@ inline constexpr uint32_t kMillion = 1000000;
 // What is taken of a size of cuDNN's workspaces that is known within bounds.
 enum class WorkspaceEnd { kLeast, kExpected, kUpper };
 
+// Which libraries of NVIDIA's a program on a virtual GPU runs with.
+enum class LibraryChoice {
+  kStandIns,  // answers of memledger's own
+  kReal,      // those that the program finds; memledger is the driver below them
+};
+
 // What the user asked for, as `h200`, `a100:24GiB`, `h100+l4:16GiB,count=2,keep=4KiB`.
 struct Specification {
   std::vector<DeviceSpecification> devices = {{*find_profile("h200"), std::nullopt}};
@@ -60,6 +66,7 @@ struct Specification {
   // Whole numbers that the program reads and that are not known are 1 in place of 0. A run that
   // allocates the same then does not depend on them.
   bool numbers_are_one = false;
+  LibraryChoice libraries = LibraryChoice::kStandIns;
   // What was measured of such a device: contexts and workspaces of cuDNN are as they were there.
   std::optional<Calibration> calibration;
   // Workspaces of cuDNN: the least that they may be, as expected, or the most (workspace_model.h).

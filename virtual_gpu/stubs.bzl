@@ -6,18 +6,19 @@ def _virtual_gpu_libraries_impl(ctx):
     folder = ctx.actions.declare_directory(ctx.attr.folder)
     result = [DefaultInfo(files = depset([folder]), runfiles = ctx.runfiles(files = [folder]))]
     if not ctx.attr.has_cuda:
-        ctx.actions.run_shell(outputs = [folder], command = ": > \"$1/preload.txt\"", arguments = [folder.path])
+        ctx.actions.run_shell(outputs = [folder], command = "mkdir \"$1/driver\" && : > \"$1/preload.txt\" && : > \"$1/driver/preload.txt\"", arguments = [folder.path])
         return result
     arguments = ctx.actions.args()
     arguments.add("--libtorch", ctx.attr.libtorch_lib)
     arguments.add("--answers", ctx.file.answers)
+    arguments.add("--driver", ctx.file.driver)
     arguments.add("--cc", find_cpp_toolchain(ctx).compiler_executable)
     if ctx.files.cuda_headers:
         arguments.add("--headers", ctx.files.cuda_headers[0].dirname)
     arguments.add("--out", folder.path)
     ctx.actions.run_shell(
         outputs = [folder],
-        inputs = [ctx.file.answers, ctx.file.generator, ctx.file.libtorch_libraries] + ctx.files.planner + ctx.files.cuda_headers,
+        inputs = [ctx.file.answers, ctx.file.driver, ctx.file.generator, ctx.file.libtorch_libraries] + ctx.files.planner + ctx.files.cuda_headers,
         command = "python3 %s \"$@\" && cp %s %s/" % (ctx.file.generator.path, " ".join([file.path for file in ctx.files.planner]), folder.path),
         arguments = [arguments],
         mnemonic = "VirtualGpuLibraries",
@@ -31,6 +32,7 @@ virtual_gpu_libraries = rule(
     attrs = {
         "answers": attr.label(allow_single_file = True, mandatory = True, doc = "the library of considered functions"),
         "cuda_headers": attr.label_list(allow_files = True, doc = "cuda_runtime_api.h and cuda.h"),
+        "driver": attr.label(allow_single_file = True, mandatory = True, doc = "the same, of which the driver and NVML are shown"),
         "folder": attr.string(mandatory = True, doc = "its name"),
         "generator": attr.label(allow_single_file = True, default = "//virtual_gpu:generate_stubs.py"),
         "has_cuda": attr.bool(mandatory = True, doc = "whether there is anything to stand in for"),

@@ -619,6 +619,10 @@ std::string reads_text(const ZeroReads& reads) {
       reads.first_place.empty() ? "" : " at " + printable(short_place(reads.first_place)));
 }
 
+std::string libraries_text(const std::string& libraries) {
+  return "NVIDIA's own libraries: " + printable(libraries);
+}
+
 std::string files_text(const UnrealFiles& files, const std::string& folder) {
   constexpr size_t kShown = 5;
   std::string list;
@@ -726,7 +730,9 @@ std::string run_summary(const RunReport& run, size_t most_lines) {
     devices.push_back(tell_of(run, device, has_gpu && device.peak.device.is_cpu()));
   const bool has_reads = run.reads && run.reads->count > 0;
   const bool has_files = run.unreal_files && run.unreal_files->count > 0;
-  const size_t room = most_lines - 1 - (has_reads ? 1 : 0) - (has_files ? 1 : 0);
+  const bool has_libraries = !run.libraries.empty();
+  const size_t room =
+      most_lines - 1 - (has_reads ? 1 : 0) - (has_files ? 1 : 0) - (has_libraries ? 1 : 0);
   size_t largest = kLargest;
   while (largest > kFewRows && count_lines(devices, largest, true) > room) --largest;
   const bool with_states = count_lines(devices, largest, true) <= room;
@@ -744,6 +750,7 @@ std::string run_summary(const RunReport& run, size_t most_lines) {
     lines.resize(room);
     lines.push_back(fmt::format("… {} more lines", left_out));
   }
+  if (has_libraries) lines.push_back(libraries_text(run.libraries));
   if (has_reads) lines.push_back(reads_text(*run.reads));
   if (has_files) lines.push_back(files_text(*run.unreal_files, run.folder));
   std::string text;

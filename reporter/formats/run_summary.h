@@ -55,6 +55,8 @@ struct RunReport {
   int64_t baseline_step = 0;  // 0: none
   std::vector<RunOfDevice> devices;
   std::optional<ZeroReads> reads;
+  // NVIDIA's own libraries on a virtual GPU, with their releases; empty: stand-ins, or a real GPU.
+  std::string libraries;
   std::optional<UnrealFiles> unreal_files;  // empty: no such value was read, or nothing is known
   std::string folder;                       // paths below it are shown without it
 };

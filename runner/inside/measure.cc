@@ -43,6 +43,7 @@
 #include "runner/inside/measured_values.h"
 #include "runner/inside/process_end.h"
 #include "runner/inside/python_program.h"
+#include "runner/inside/real_devices.h"
 #include "runner/inside/settled_peak.h"
 #include "runner/inside/stage_recorder.h"
 #include "runner/inside/trained_parameters.h"
@@ -217,6 +218,7 @@ void write(Ended ended, const std::string& cause, Detail detail) {
   measurement.unknown_reads = measured_reads(/*with_lines=*/detail == Detail::kAll);
   measurement.allocator_settings = allocator_settings();
   measurement.missing_cudnn = missing_cudnn();
+  measurement.libraries = real_libraries();
   if (detail == Detail::kAll) measurement.peak = peak_of(*fullest(measurement.devices));
   const absl::Status status =
       write_file(path_of_this_process(".json"), "measurement", prediction::to_json(measurement));

@@ -13,6 +13,7 @@
 #include "registry/device_statistics.h"
 #include "registry/libtorch/driver_memory.h"
 #include "runner/environment.h"
+#include "virtual_gpu/real_libraries.h"
 
 namespace memledger::inside {
 namespace {
@@ -76,6 +77,14 @@ std::vector<memledger_virtual_gpu_use> real_device_uses() {
   for (int i = 0; i < kMaxDevices && device_statistics(cuda(i)).has_value(); ++i)
     rows.push_back(row_of(i));
   return rows;
+}
+
+std::string real_libraries() {
+  const auto ask = reinterpret_cast<decltype(&memledger_virtual_gpu_real_libraries)>(
+      dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_real_libraries"));
+  char text[512] = "";
+  if (ask != nullptr && !has_real_devices()) ask(text, sizeof text);
+  return text;
 }
 
 }  // namespace memledger::inside

@@ -30,4 +30,8 @@ RealUse real_use(int device);
 // that beside the peak of reserved bytes. One row per device, empty where nothing was allocated.
 std::vector<memledger_virtual_gpu_use> real_device_uses();
 
+// NVIDIA's own libraries in a program on a virtual GPU, as memledger_virtual_gpu_real_libraries()
+// gives them. Empty without any, and where the devices are real.
+std::string real_libraries();
+
 }  // namespace memledger::inside

@@ -25,6 +25,7 @@
 #include "reporter/mem_reporter.h"
 #include "runner/inside/holders.h"
 #include "runner/inside/kept_results.h"
+#include "runner/inside/real_devices.h"
 #include "runner/inside/unreal_files_names.h"
 #include "text/bytes.h"
 #include "text/json.h"
@@ -268,6 +269,7 @@ void collect(CollectedRun& all, const ReportOptions& options) {
                         [](const RunOfDevice& device) { return device.peak.device.is_cuda(); });
   const auto reads = virtual_gpu::zero_reads_so_far();
   if (reads.count > 0) all.run.reads = ZeroReads{reads.count, reads.first_op, reads.first_place};
+  all.run.libraries = real_libraries();
   all.run.folder = all.process.folder;
 }
 
@@ -346,16 +348,18 @@ std::string json_of(const CollectedRun& all, const ProgramEnd& how) {
              {"is_complete", all.run.unreal_files->is_complete},
              {"paths", all.run.unreal_files->paths}};
   }
-  std::string text = to_text(Json{{"schema", "memledger.run_report/1"},
-                                  {"process", all.process.process},
-                                  {"rank", all.process.rank},
-                                  {"command", all.command},
-                                  {"ended", end_json(how)},
-                                  {"seconds", or_null(all.seconds)},
-                                  {"devices", std::move(devices)},
-                                  {"steps", steps_json(all.steps)},
-                                  {"read_as_zero", std::move(reads)},
-                                  {"out_of_memory", all.failures}});
+  std::string text = to_text(
+      Json{{"schema", "memledger.run_report/1"},
+           {"process", all.process.process},
+           {"rank", all.process.rank},
+           {"command", all.command},
+           {"ended", end_json(how)},
+           {"seconds", or_null(all.seconds)},
+           {"devices", std::move(devices)},
+           {"steps", steps_json(all.steps)},
+           {"read_as_zero", std::move(reads)},
+           {"real_libraries", all.run.libraries.empty() ? Json(nullptr) : Json(all.run.libraries)},
+           {"out_of_memory", all.failures}});
   text.pop_back();
   return text.append(",\"peaks\":")
       .append(all.peaks.to_json())

@@ -65,10 +65,12 @@ for file in registry/autostart.cc runner/inside/linked_names.cc runner/inside/to
 done
 rm -rf "$prefix/lib/memledger/virtual_gpu"
 if [[ -e "$files/virtual_gpu/virtual_gpu_libraries/preload.txt" ]]; then
-  put "$files/virtual_gpu/virtual_gpu_libraries/preload.txt" "$prefix/lib/memledger/virtual_gpu/preload.txt"
-  while read -r library; do
-    [[ -z "$library" ]] || put "$files/virtual_gpu/virtual_gpu_libraries/$library" "$prefix/lib/memledger/virtual_gpu/$library" 755
-  done < "$files/virtual_gpu/virtual_gpu_libraries/preload.txt"
+  for folder in . driver; do
+    put "$files/virtual_gpu/virtual_gpu_libraries/$folder/preload.txt" "$prefix/lib/memledger/virtual_gpu/$folder/preload.txt"
+    while read -r library; do
+      [[ -z "$library" ]] || put "$files/virtual_gpu/virtual_gpu_libraries/$folder/$library" "$prefix/lib/memledger/virtual_gpu/$folder/$library" 755
+    done < "$files/virtual_gpu/virtual_gpu_libraries/$folder/preload.txt"
+  done
   for file in memledger_cudnn_planner libmemledger_cudnn_planner_driver.so nvidia-smi; do
     [[ ! -e "$files/virtual_gpu/virtual_gpu_libraries/$file" ]] || put "$files/virtual_gpu/virtual_gpu_libraries/$file" "$prefix/lib/memledger/virtual_gpu/$file" 755
   done

@@ -107,6 +107,18 @@ TEST_CASE("an allocation that failed and was caught does not fit either") {
   CHECK(prediction.verdict == Verdict::kDoesNotFit);
 }
 
+TEST_CASE("NVIDIA's own libraries are named") {
+  Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
+  CHECK(Json::parse(predict("test", {low, high}).to_json()).at("real_libraries").is_null());
+  CHECK_FALSE(contains(predict("test", {low, high}).to_text(), "NVIDIA's own libraries"));
+  // One that is loaded late is missing in a run that ended early.
+  low.processes[0].libraries = "cuBLAS 13.1.0";
+  high.processes[0].libraries = "cuBLAS 13.1.0, cuDNN 9.19.0";
+  const Prediction real = predict("test", {low, high});
+  CHECK(contains(real.to_text(), "NVIDIA's own libraries: cuBLAS 13.1.0, cuDNN 9.19.0\n"));
+  CHECK(Json::parse(real.to_json()).at("real_libraries") == "cuBLAS 13.1.0, cuDNN 9.19.0");
+}
+
 TEST_CASE("what would narrow the interval is said where the interval is wide") {
   Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
   CHECK_FALSE(contains(predict("test", {low, high}).to_text(), "cuDNN"));

@@ -147,6 +147,16 @@ TEST_CASE("rows that are one thing are one line, with dtype and place") {
   CHECK(contains(text, "aten::to at train.py:8 main\n"));
 }
 
+TEST_CASE("NVIDIA's own libraries are named, within the lines") {
+  RunReport run = Training().run();
+  CHECK_FALSE(contains(run_summary(run, 40), "NVIDIA's own libraries"));
+  run.libraries = "cuBLAS 13.1.0";
+  CHECK(contains(run_summary(run, 40), "\nNVIDIA's own libraries: cuBLAS 13.1.0\n"));
+  const std::string few = run_summary(run, 8);
+  CHECK(contains(few, "\nNVIDIA's own libraries: cuBLAS 13.1.0\n"));
+  CHECK(std::count(few.begin(), few.end(), '\n') <= 8);
+}
+
 TEST_CASE("rows of layers that differ in a number are one line, those of another line are not") {
   Training training;
   for (int layer = 0; layer < 24; ++layer) {

@@ -119,6 +119,10 @@ dry_run 10 --gpu="@mine.json$one_order" --gpu="@larger.json$one_order" --setting
 check "devices of files are too small" equal "$(figure "[d['capacity_bytes'] >> 20 for d in j['devices']]")" "[64, 128]"
 check "their peaks" equal "$(figure "[d['allocated_peak']['high'] for d in j['devices']]")" "[$allocated, $allocated]"
 
+# A device that may have less memory than its profile: that of an Orin is the host's.
+dry_run 0 --gpu="orin$one_order" --settings=none -- "$program" 4
+check "a device with the host's memory is named" has out "cuda:0 may have less: the memory is the host's, and what the system"
+
 # The same bytes, whatever ran beside.
 dry_run 0 --gpu=h100 --json -- "$program" 6 conv
 cp out first

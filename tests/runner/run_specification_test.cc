@@ -20,7 +20,12 @@ using Addresses = prediction::Run::Addresses;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-std::string temporary_folder() { return std::getenv("TEST_TMPDIR"); }
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string temporary_folder() { return variable("TEST_TMPDIR"); }
 
 virtual_gpu::Specification parsed(const std::string& text) {
   const auto result = virtual_gpu::parse_specification(text);
@@ -104,6 +109,24 @@ TEST_CASE("a device of a file has no limit either") {
   CHECK_FALSE(without_limit("@/nowhere.json", temporary_folder()).ok());
 }
 
+TEST_CASE("a device that may have less memory is named where a program might not fit then") {
+  prediction::DevicePrediction device;
+  device.device = "cuda:1";
+  device.gpu = "a6000";
+  device.capacity_bytes = 47 * kGiB;
+  const auto notes = [&](const char* specification, uint64_t peak) {
+    device.process_peak.high = static_cast<int64_t>(peak);
+    return notes_on_memory(specification, {device});
+  };
+  CHECK(notes("l4+a6000", 46 * kGiB) == "cuda:1 may have less: with ECC on there are 44.43 GiB.");
+  CHECK(notes("l4+a6000", 44 * kGiB).empty());
+  CHECK(notes("l4+a6000", 48 * kGiB).empty());     // it does not fit in any case
+  CHECK(notes("a6000:47GiB", 46 * kGiB).empty());  // the user knows
+  CHECK(notes("@/nowhere.json", 46 * kGiB).empty());
+  device.gpu = "orin";
+  CHECK(notes("orin", kGiB).find("cuda:1 may have less: the memory is the host's") == 0);
+}
+
 TEST_CASE("the caller's settings of the allocator are kept beside new ones") {
   CHECK(with_allocator_setting("", "a:1") == "a:1");
   CHECK(with_allocator_setting("a:1,b:2", "c:3") == "a:1,b:2,c:3");
@@ -114,10 +137,10 @@ TEST_CASE("the caller's settings of the allocator are kept beside new ones") {
   setenv("PYTORCH_ALLOC_CONF", "a:1", 1);
   setenv("PYTORCH_CUDA_ALLOC_CONF", "b:2", 1);
   add_to_allocator_variable("");
-  CHECK(std::string(std::getenv("PYTORCH_CUDA_ALLOC_CONF")) == "b:2");
+  CHECK(variable("PYTORCH_CUDA_ALLOC_CONF") == "b:2");
   add_to_allocator_variable("c:3");
-  CHECK(std::string(std::getenv("PYTORCH_ALLOC_CONF")) == "a:1,b:2,c:3");
-  CHECK(std::string(std::getenv("PYTORCH_CUDA_ALLOC_CONF")) == "a:1,b:2,c:3");
+  CHECK(variable("PYTORCH_ALLOC_CONF") == "a:1,b:2,c:3");
+  CHECK(variable("PYTORCH_CUDA_ALLOC_CONF") == "a:1,b:2,c:3");
 }
 
 }  // namespace

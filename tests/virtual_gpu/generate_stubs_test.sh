@@ -45,6 +45,9 @@ echo 'void memledger_virtual_gpu_reached(void* f) { (void)f; }' >>answers.c
 echo 'void memledger_virtual_gpu_called(void) {}' >>answers.c
 "$cc" -shared -fPIC -o libanswers.so -Wl,-soname,libmemledger_virtual_gpu.so answers.c
 
+echo 'int cuOnlyTheDriver(void) { return 0; }' >>answers.c
+"$cc" -shared -fPIC -o libdriver.so -Wl,-soname,libmemledger_virtual_gpu.so answers.c
+
 mkdir headers
 echo 'extern __host__ cudaError_t CUDARTAPI cudaOnlyInHeader(int);' >headers/cuda_runtime_api.h
 printf '#define cuRenamed cuRenamed_v2\nCUresult CUDAAPI cuRenamed(int);\n' >headers/cuda.h
@@ -65,6 +68,11 @@ check "preload order, ours first" equal "$(head -1 made/preload.txt)" libmemledg
 check "all libraries" equal "$(tail -n +2 made/preload.txt | tr '\n' ' ')" \
   "libcublas.so.5 libcuda.so.1 libcudart.so.77 libcurand.so.10 libnccl.so.2 libnvidia-ml.so.1 libnvshmem_host.so.3 "
 check "nothing else in the folder" equal "$(ls made | wc -l)" 9
+python3 "$generator" --libtorch lib --answers libanswers.so --driver libdriver.so --cc "$cc" --out made_both || exit 1
+check "beside real libraries, the driver's alone" equal "$(tr '\n' ' ' <made_both/driver/preload.txt)" \
+  "libmemledger_virtual_gpu.so libcuda.so.1 libnvidia-ml.so.1 "
+check "nothing else beside real libraries" equal "$(ls made_both/driver | wc -l)" 4
+check "the answers beside real libraries" cmp libdriver.so made_both/driver/libmemledger_virtual_gpu.so
 readelf -dW made/libcudart.so.77 >elf
 check "the real name inside" has elf "soname: [libcudart.so.77]"
 check "the answers are left out" equal "$(nm -D made/libcudart.so.77 | grep -c ' T cudaMalloc')" 0

@@ -13,7 +13,7 @@ smi --query-gpu=index,name,memory.total,memory.used,memory.free,memory.reserved 
 check "a query: status" equal $? 0
 check "a query" equal "$(cat out)" "index, name, memory.total [MiB], memory.used [MiB], memory.free [MiB], memory.reserved [MiB]
 0, NVIDIA H100 80GB HBM3, 81559 MiB, 0 MiB, 80994 MiB, 565 MiB
-1, NVIDIA GeForce RTX 4090, 24564 MiB, 0 MiB, 24070 MiB, 494 MiB"
+1, NVIDIA GeForce RTX 4090, 24564 MiB, 0 MiB, 24049 MiB, 515 MiB"
 check "nothing beside it" equal "$(cat err)" ""
 smi -i 0 --query-gpu=clocks.max.sm,temperature.gpu,driver_version --format=csv,noheader,nounits
 check "as Triton and Inductor ask" matches out '^1980, [0-9]+, [0-9]+\.[0-9]+\.[0-9]+$'

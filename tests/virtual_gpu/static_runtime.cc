@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -311,6 +312,45 @@ void test_tables_of_cublas() {
   CHECK(number == 7);
 }
 
+// cuFFT's way to the functions of a module that it has loaded.
+void test_table_of_cufft() {
+  const unsigned char bytes[16] = {0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d,
+                                   0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e};
+  CUuuid id;
+  std::memcpy(&id, bytes, sizeof id);
+  const void* const* const table = table_of(id);
+  CHECK(reinterpret_cast<size_t>(table[0]) == 792);
+  CHECK(table[93] == nullptr);
+  using Visit = unsigned (*)(void*, CUmodule, void (*)(void*, CUfunction), void*);
+  const auto visit = reinterpret_cast<Visit>(const_cast<void*>(table[7]));
+  const auto note = [](void* functions, CUfunction function) {
+    static_cast<std::vector<CUfunction>*>(functions)->push_back(function);
+  };
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+  const auto load =
+      reinterpret_cast<CUresult (*)(CUmodule*, const void*)>(dlsym(driver, "cuModuleLoadData"));
+  const auto get = reinterpret_cast<CUresult (*)(CUfunction*, CUmodule, const char*)>(
+      dlsym(driver, "cuModuleGetFunction"));
+  const std::vector<MadeKernel> kernels = {{"first", 64, 0, 0, 0}, {"second", 64, 0, 0, 0}};
+  const auto code = MadeElf(kernels, {}, true).bytes();
+  CUmodule module = nullptr;
+  CHECK(load(&module, code.data()) == CUDA_SUCCESS);
+  std::vector<CUfunction> functions;
+  CHECK(visit(nullptr, module, note, &functions) == 1);
+  CHECK(functions.size() == 2);
+  for (const char* const name : {"first", "second"}) {
+    CUfunction function = nullptr;
+    CHECK(get(&function, module, name) == CUDA_SUCCESS);
+    CHECK(std::count(functions.begin(), functions.end(), function) == 1);
+  }
+  // One whose code cannot be read has a function all the same.
+  CHECK(load(&module, ".version 8.0\n.target sm_80\n") == CUDA_SUCCESS);
+  functions.clear();
+  CHECK(visit(nullptr, module, note, &functions) == 1);
+  CHECK(functions.size() == 1);
+  CHECK(visit(nullptr, nullptr, note, &functions) == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -336,6 +376,7 @@ int main() {
   test_device();
   test_memory();
   test_tables_of_cublas();
+  test_table_of_cufft();
   test_streams();
   test_kernels();
   test_variables();

@@ -62,7 +62,7 @@ cudaError_t fill_on_stream(void* pointer, size_t pitch, unsigned value, size_t w
 
 // Counts a kernel on a stream: a node where the stream captures.
 struct KernelLaunch {
-  const void* kernel = nullptr;  // its stub on the host
+  const void* kernel = nullptr;  // its stub on the host, or the CUfunction
   dim3 grid{0, 0, 0};            // 0: not known
   dim3 block{0, 0, 0};
   void* const* arguments = nullptr;  // see memledger_virtual_gpu_work

@@ -8,10 +8,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "virtual_gpu/answers/driver.h"
 #include "virtual_gpu/answers/kept_over_fork.h"
 #include "virtual_gpu/context_memory.h"
 
@@ -165,16 +167,29 @@ void forget_loaded_kernels() {
 
 using namespace memledger::virtual_gpu;
 
-bool memledger_virtual_gpu_only_waits(const void* stub) {
+namespace {
+
+// A stub's, or a function's of the driver. Empty: neither.
+std::string name_of_kernel(const void* kernel) {
+  Modules& m = modules();
+  {
+    const std::lock_guard<std::mutex> lock(m.mutex);
+    const Kernel* const found = m.find(kernel);
+    if (found && found->name) return found->name;
+  }
+  const char* name = nullptr;
+  const auto function = static_cast<CUfunction>(const_cast<void*>(kernel));
+  return cuFuncGetName(&name, function) ? "" : name;
+}
+
+}  // namespace
+
+bool memledger_virtual_gpu_only_waits(const void* kernel) {
   // at::cuda::(anonymous namespace)::spin_kernel(int64_t)
   constexpr std::string_view kBegin = "_ZN2at4cuda", kEnd = "11spin_kernelEl";
-  Modules& m = modules();
-  const std::lock_guard<std::mutex> lock(m.mutex);
-  const Kernel* const found = m.find(stub);
-  if (!found || !found->name) return false;
-  const std::string_view name = found->name;
-  return name.size() > kBegin.size() + kEnd.size() && name.substr(0, kBegin.size()) == kBegin &&
-         name.substr(name.size() - kEnd.size()) == kEnd;
+  const std::string name = name_of_kernel(kernel);
+  return name.size() > kBegin.size() + kEnd.size() && name.compare(0, kBegin.size(), kBegin) == 0 &&
+         name.compare(name.size() - kEnd.size(), kEnd.size(), kEnd) == 0;
 }
 
 MEMLEDGER_ANSWER void** __cudaRegisterFatBinary(void* description) {

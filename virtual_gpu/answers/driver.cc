@@ -430,6 +430,8 @@ MEMLEDGER_ANSWER CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size
                                       unsigned long long flags) {
   if (!handle || !properties || !bytes || bytes % Machine::kPage || flags)
     return CUDA_ERROR_INVALID_VALUE;
+  // NCCL asks for the host's, and does without.
+  if (properties->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) return CUDA_ERROR_NOT_SUPPORTED;
   if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     MEMLEDGER_SAY_REFUSED("physical memory of a virtual GPU lies on a device.");
     return CUDA_ERROR_NOT_SUPPORTED;

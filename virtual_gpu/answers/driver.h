@@ -2,6 +2,8 @@
 
 #include <cuda.h>
 
+#include <vector>
+
 #include "virtual_gpu/answers/cudart.h"
 
 // What the files of the driver share.
@@ -23,6 +25,9 @@ CUresult as_runtime(F function, A... arguments) {
 }
 
 inline void* pointer_of(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
+
+// The functions of a module; one without a name where its code cannot be read. Empty: not a module.
+std::vector<CUfunction> functions_of(CUmodule module);
 
 // Ends what hangs on the context of a device that is about to be reset.
 void end_context(int device);

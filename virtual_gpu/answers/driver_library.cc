@@ -338,9 +338,7 @@ CUresult check_and_launch(const void* function, dim3 grid, dim3 block, unsigned 
   }
   if (!take_local_memory(device, facts.stack_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (facts.uses_heap && !take_heap(device)) return CUDA_ERROR_OUT_OF_MEMORY;
-  // No kernel of LibTorch's own is launched so: which one it is says nothing.
-  KernelLaunch launch;
-  launch.arguments = arguments;
+  KernelLaunch launch{function, grid, block, arguments};
   take_extra(extra, launch);
   return driver_result(launch_kernel(stream, launch));
 }
@@ -416,18 +414,22 @@ CUresult all_kernels(const void* handle, std::vector<std::string>* names) {
   Library* const library = library_of(handle);
   if (!library) return CUDA_ERROR_INVALID_HANDLE;
   const DeviceCode& code = code_for(*library, current_device());
-  if (!code.is_readable) {
-    MEMLEDGER_SAY_REFUSED("which kernels compressed device code or PTX has is not known.");
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
+  if (!code.is_readable) return CUDA_ERROR_NOT_SUPPORTED;
   for (const auto& [name, kernel] : code.kernels) names->push_back(name);
   return CUDA_SUCCESS;
+}
+
+CUresult all_kernels_or_say(const void* handle, std::vector<std::string>* names) {
+  const CUresult error = all_kernels(handle, names);
+  if (error == CUDA_ERROR_NOT_SUPPORTED)
+    MEMLEDGER_SAY_REFUSED("which kernels compressed device code or PTX has is not known.");
+  return error;
 }
 
 CUresult count_kernels(unsigned* count, const void* handle) {
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::string> names;
-  if (const CUresult error = all_kernels(handle, &names)) return error;
+  if (const CUresult error = all_kernels_or_say(handle, &names)) return error;
   *count = static_cast<unsigned>(names.size());
   return CUDA_SUCCESS;
 }
@@ -436,7 +438,7 @@ template <typename T>
 CUresult list_kernels(T* kernels, unsigned count, const void* handle) {
   if (!kernels || !count) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::string> names;
-  if (const CUresult error = all_kernels(handle, &names)) return error;
+  if (const CUresult error = all_kernels_or_say(handle, &names)) return error;
   for (size_t i = 0; i < std::min<size_t>(count, names.size()); ++i) {
     Kernel* kernel = nullptr;
     if (const CUresult error = find_kernel(&kernel, handle, names[i].c_str())) return error;
@@ -465,6 +467,22 @@ void end_context(int device) {
                          there->second.places.end());
     library->devices.erase(there);
   }
+}
+
+std::vector<CUfunction> functions_of(CUmodule module) {
+  std::vector<std::string> names;
+  const CUresult error = all_kernels(module, &names);
+  if (error == CUDA_ERROR_NOT_SUPPORTED)
+    names.emplace_back();
+  else if (error)
+    return {};
+  std::vector<CUfunction> functions;
+  for (const std::string& name : names) {
+    Kernel* kernel = nullptr;
+    if (!find_kernel(&kernel, module, name.c_str()))
+      functions.push_back(reinterpret_cast<CUfunction>(kernel));
+  }
+  return functions;
 }
 
 }  // namespace memledger::virtual_gpu
@@ -740,4 +758,17 @@ MEMLEDGER_ANSWER CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfuncti
   const cudaLaunchConfig_t none{};
   return as_runtime(cudaOccupancyMaxPotentialClusterSize, size, static_cast<const void*>(function),
                     &none);
+}
+
+MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function,
+                                                       const CUlaunchConfig* config) {
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
+  // The attributes of both have one layout.
+  cudaLaunchConfig_t same{};
+  same.blockDim = {config->blockDimX, config->blockDimY, config->blockDimZ};
+  same.dynamicSmemBytes = config->sharedMemBytes;
+  same.attrs = reinterpret_cast<cudaLaunchAttribute*>(config->attrs);
+  same.numAttrs = config->numAttrs;
+  return as_runtime(cudaOccupancyMaxActiveClusters, clusters, static_cast<const void*>(function),
+                    &same);
 }

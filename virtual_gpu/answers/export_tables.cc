@@ -269,12 +269,41 @@ CUresult validate(unsigned runtime_version, uint64_t seconds, unsigned char* dig
 }
 
 // cuBLASLt asks for this one before it multiplies bfloat16 on Hopper, and does not look whether it
-// is there. No call of it was seen.
+// is there. Without what slot 4 gives it goes another way; no call was seen on a device.
+CUresult not_there() { return CUDA_ERROR_NOT_SUPPORTED; }
+
 constexpr Uuid kUnseen = {0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45,
                           0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca};
 const Slot unseen[8] = {size_of_table<8>(),     slot(unknown_function), slot(unknown_function),
-                        slot(unknown_function), slot(unknown_function), slot(unknown_function),
+                        slot(unknown_function), slot(not_there),        slot(unknown_function),
                         slot(unknown_function), slot(unknown_function)};
+
+// What cuFFT asks: each function of a module, without names. The value that was seen is returned,
+// for modules with one function.
+
+using FunctionVisitor = void (*)(void* data, CUfunction function);
+
+unsigned visit_functions(CUcontext, CUmodule module, FunctionVisitor visit, void* data) {
+  const std::vector<CUfunction> functions = functions_of(module);
+  for (const CUfunction function : functions) visit(data, function);
+  return functions.empty() ? 0 : 1;
+}
+
+constexpr Uuid kModules = {0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d,
+                           0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e};
+constexpr size_t kModuleSlots = 99;
+
+const Slot* module_table() {
+  static const auto* const table = [] {
+    auto* const slots = new std::array<Slot, kModuleSlots>;
+    slots->fill(slot(unknown_function));
+    (*slots)[0] = size_of_table<kModuleSlots>();
+    (*slots)[7] = slot(visit_functions);
+    (*slots)[93] = nullptr;
+    return slots;
+  }();
+  return table->data();
+}
 
 struct Table {
   const Uuid& id;
@@ -319,6 +348,10 @@ MEMLEDGER_ANSWER CUresult cuGetExportTable(const void** table, const CUuuid* id)
   *table = nullptr;
   if (std::memcmp(kStreams.data(), id, sizeof *id) == 0) {
     *table = stream_table();
+    return CUDA_SUCCESS;
+  }
+  if (std::memcmp(kModules.data(), id, sizeof *id) == 0) {
+    *table = module_table();
     return CUDA_SUCCESS;
   }
   for (const Table& known : kTables) {

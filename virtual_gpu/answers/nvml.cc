@@ -58,6 +58,13 @@ struct Utilization {
   unsigned gpu, memory;
 };
 
+struct FieldValue {
+  unsigned field, scope;
+  long long timestamp, latency;
+  int value_type, result;
+  unsigned long long value;
+};
+
 // The second version; later ones are longer.
 struct FabricInfo {
   unsigned version;
@@ -151,6 +158,10 @@ MEMLEDGER_ANSWER int nvmlDeviceGetHandleByPciBusId_v2(const char* text, Handle* 
   return number < 0 ? kNotFound : give_handle(number, handle);
 }
 
+MEMLEDGER_ANSWER int nvmlDeviceGetHandleByPciBusId(const char* text, Handle* handle) {
+  return nvmlDeviceGetHandleByPciBusId_v2(text, handle);
+}
+
 MEMLEDGER_ANSWER int nvmlDeviceGetHandleByUUID(const char* text, Handle* handle) {
   for (int number = 0; text && number < Machine::get().machine_count(); ++number) {
     if (uuid_text(number) == text) return give_handle(number, handle);
@@ -232,8 +243,23 @@ MEMLEDGER_ANSWER int nvmlDeviceGetP2PStatus(Handle handle, Handle peer, int, int
 MEMLEDGER_ANSWER int nvmlDeviceGetNvLinkRemoteDeviceType(Handle, unsigned, int*) {
   return kNotSupported;
 }
+MEMLEDGER_ANSWER int nvmlDeviceGetNvLinkRemotePciInfo(Handle, unsigned, void*) {
+  return kNotSupported;
+}
 MEMLEDGER_ANSWER int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle, unsigned, void*) {
   return kNotSupported;
+}
+MEMLEDGER_ANSWER int nvmlDeviceGetNvLinkCapability(Handle, unsigned, int, unsigned*) {
+  return kNotSupported;
+}
+MEMLEDGER_ANSWER int nvmlDeviceGetPlatformInfo(Handle, void*) { return kNotSupported; }
+MEMLEDGER_ANSWER int nvmlSystemGetConfComputeState(void*) { return kNotSupported; }
+MEMLEDGER_ANSWER int nvmlSystemGetConfComputeSettings(void*) { return kNotSupported; }
+// Each field says for itself that it is not there.
+MEMLEDGER_ANSWER int nvmlDeviceGetFieldValues(Handle handle, int count, FieldValue* values) {
+  if (!is_handle(handle) || count < 0 || !values) return kInvalidArgument;
+  for (int i = 0; i < count; ++i) values[i].result = kNotSupported;
+  return kSuccess;
 }
 // What a card without a fabric answers. At a failure LibTorch 2.13 ends a program that has
 // expandable segments (github.com/pytorch/pytorch/issues/186374).

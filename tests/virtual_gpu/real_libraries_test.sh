@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# libraries=real: a program's own libraries of NVIDIA's are called, and named; with all of them that
+# a LibTorch program needs it takes what it takes with stand-ins.
+#
+#   real_libraries_test.sh MEMLEDGER PROGRAM LIBTORCH_LIB
+#
+# They are searched for in MEMLEDGER_NVIDIA_LIBRARIES, folders with colons between, and in the CUDA
+# Toolkit's usual place. What has to have them is skipped without.
+source tests/support/shell_test.sh
+
+memledger="$PWD/$1" program="$PWD/$2" libtorch="$3"
+cd "$TEST_TMPDIR" || exit 1
+
+# A library of that name that is not NVIDIA's: it answers what ours never does.
+mkdir own
+cat >cublas.c <<'SOURCE'
+int cublasCreate_v2(void** handle) { (void)handle; return 42; }
+int cublasGetProperty(int which, int* value) { *value = 13 + which; return 0; }
+SOURCE
+cc -shared -fPIC -o own/libcublas.so.13 -Wl,-soname,libcublas.so.13 cublas.c
+cat >main.c <<'SOURCE'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+int cublasCreate_v2(void** handle);
+int main(void) {
+  void* handle = 0;
+  const int created = cublasCreate_v2(&handle);
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+  int (*begin)(unsigned) = (int (*)(unsigned))dlsym(driver, "cuInit");
+  int (*count)(int*) = (int (*)(int*))dlsym(driver, "cuDeviceGetCount");
+  void (*name)(char*, size_t) = (void (*)(char*, size_t))dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_real_libraries");
+  int devices = 0;
+  char names[64] = "", few[4] = "abc";
+  begin(0);
+  count(&devices);
+  name(names, sizeof names);
+  name(few, 3);
+  printf("%d %d %s|%s\n", created, devices, names, few);
+  return 0;
+}
+SOURCE
+cc -o main main.c -Lown -l:libcublas.so.13
+export LD_LIBRARY_PATH="$PWD/own"
+real() { "$memledger" run -q --virtual-gpu=h100,count=2,libraries=real -- "$@"; }
+stand_ins() { "$memledger" run -q --virtual-gpu=h100,count=2 -- "$@"; }
+check "a library of the program's own, and our driver" equal "$(real ./main)" "42 2 cuBLAS 13.14.15|cu"
+check "stand-ins" equal "$(stand_ins ./main)" "0 2 |"
+
+folders="${MEMLEDGER_NVIDIA_LIBRARIES:-}:/usr/local/cuda/lib64"
+export LD_LIBRARY_PATH="$folders"
+missing="$(ldd "$libtorch/libtorch_cuda.so" | sed -nE 's/^\s*(lib(cu|nv|nccl)[^ ]*) => not found.*/\1/p' | tr '\n' ' ')"
+if [[ -n "$missing" ]]; then
+  echo "skipped: NVIDIA's own libraries with LibTorch: not here: $missing(MEMLEDGER_NVIDIA_LIBRARIES=FOLDERS)"
+  finish
+fi
+real "$program" 3 >with_real 2>err
+check "a training of linear layers: status" equal $? 0
+stand_ins "$program" 3 >with_stand_ins
+check "a training of linear layers: the same peaks" cmp with_stand_ins with_real
+"$memledger" run --virtual-gpu=h100,libraries=real -- "$program" 3 conv >out 2>err
+check "a training of convolutions: status" equal $? 0
+check "a training of convolutions: libraries" matches err "^NVIDIA's own libraries: CUDA runtime [0-9.]+, cuBLAS [0-9.]+, cuDNN [0-9.]+, "
+check "a training of convolutions: nothing without an answer" matches_not err "without a considered answer"
+finish
