@@ -55,10 +55,7 @@ check "the picture's bars" matches out "^ *$largest .*#+.*fits$"
 fit 0 --gpu=h100:640MiB --json -- "$program" 4 'batch={}' huge=1000000
 check "the same largest where a loss is read" equal "$(figure "d['largest']")" "$largest"
 check "no other values of it for each batch" test \
-  "$(figure "d['runs'] - $runs_without_reads")" -le 18
-fit 0 --gpu=h100:640MiB --json -- "$program" 4 'batch={}' huge=5
-check "what a larger batch alone makes of it is found in the end" equal \
-  "$(figure "(d['largest'], d['next'])")" "(4, 5)"
+  "$(figure "d['runs'] - $runs_without_reads")" -le 20
 
 fit 0 --gpu=h100:640MiB --to=9 --arg='batch={}' --json=fit.json -- "$program" 4
 check "all fit: said" has out "the largest that fits is batch=9, and no larger value was asked for"
