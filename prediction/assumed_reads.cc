@@ -252,7 +252,8 @@ std::vector<MeasuredRead> sites_of(std::string_view specification, const std::ve
   const bool are_said = absl::StrContains(std::string(specification), ",numbers=");
   reads.erase(std::remove_if(reads.begin(), reads.end(),
                              [&](const MeasuredRead& read) {
-                               return read.site.empty() || (are_said && read.kind == Kind::kNumber);
+                               return read.site.empty() || read.is_harmless ||
+                                      (are_said && read.kind == Kind::kNumber);
                              }),
               reads.end());
   return reads;
@@ -389,12 +390,22 @@ void sort_reads(std::vector<MeasuredRead>& reads) {
             [&](const MeasuredRead& a, const MeasuredRead& b) { return key(a) < key(b); });
 }
 
+bool may_decide(const MeasuredRead& read, const Prediction& prediction) {
+  const bool is_untried = !read.site.empty() && read.effect == Effect::kNotTried;
+  return !read.has_upper_bound && !(prediction.failure && is_untried);
+}
+
 ReadsTried judge_reads(const std::vector<Run>& runs, const std::vector<Run>& all_assuming,
                        std::vector<MeasuredRead>& reads) {
   ReadsTried result;
   const std::vector<Run> assuming = that_came_as_far(all_assuming, runs);
   for (MeasuredRead& read : reads) {
     if (read.site.empty()) continue;
+    if (read.is_harmless) {
+      read.effect = Effect::kNone;
+      read.has_upper_bound = true;
+      continue;
+    }
     const std::vector<Tried> tried = tried_values(read, runs, assuming);
     read.effect = effect_of(read, tried);
     read.values_tried = 1 + std::count_if(tried.begin(), tried.end(), [](const Tried& one) {

@@ -16,6 +16,10 @@ void add_reads(const Run& run, std::vector<MeasuredRead>& reads);
 // Those that matter most first; the order of two runs is the same.
 void sort_reads(std::vector<MeasuredRead>& reads);
 
+// Whether a read may be why the verdict is not known. Where memory was short, no other values were
+// tried, and the memory is why.
+bool may_decide(const MeasuredRead& read, const Prediction& prediction);
+
 // What runs say that assumed something else.
 struct ReadsTried {
   std::vector<Run> within;  // their peaks are possible, too

@@ -108,6 +108,8 @@ struct MeasuredRead {
   // would have been, and the line of the loop. 0: it was not.
   int64_t before_cap = 0;
   std::string loop = {};
+  // The caller knows from elsewhere that other values make the same allocations: it is not tried.
+  bool is_harmless = false;
 };
 std::string_view to_string(MeasuredRead::Kind kind);
 std::string_view to_string(MeasuredRead::Effect effect);

@@ -738,8 +738,9 @@ std::vector<std::string> settings_worth_trying(const Prediction& prediction,
   // They are settings of LibTorch's own cache.
   if (setting.find(kCudasPool) != std::string_view::npos) return {};
   if (prediction.verdict == Verdict::kFits) return {};
-  // Where memory was short, other values may not have been tried.
-  if (!prediction.failure && has_open_read(prediction.unknown_reads)) return {};
+  if (std::any_of(prediction.unknown_reads.begin(), prediction.unknown_reads.end(),
+                  [&](const MeasuredRead& read) { return may_decide(read, prediction); }))
+    return {};
   for (const DevicePrediction& device : prediction.devices) {
     // Settings change what is cached, not what tensors and libraries take.
     const int64_t cached = device.reserved_peak.low - device.allocated_peak.low;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "prediction/assumed_reads.h"
 #include "prediction/prediction.h"
 #include "text/bytes.h"
 #include "text/names.h"
@@ -69,8 +70,6 @@ ReadSum sum_of(const std::vector<MeasuredRead>& reads, Condition condition) {
 
 bool is_size(const MeasuredRead& read) { return read.kind == MeasuredRead::Kind::kSize; }
 bool is_open(const MeasuredRead& read) { return !read.has_upper_bound; }
-// One that the user may say, and that no operator takes for a size.
-bool is_open_value(const MeasuredRead& read) { return is_open(read) && !read.site.empty(); }
 
 // `aten::nonzero in moe.cc:88`
 std::string origin(const MeasuredRead& read) {
@@ -160,12 +159,15 @@ std::string little_to_spare(const Prediction& prediction, const DevicePrediction
 std::string uncertainty(const Prediction& prediction) {
   if (const MeasuredRead* const capped = capped_read(prediction.unknown_reads))
     return loop_text(*capped);
-  const ReadSum open = sum_of(prediction.unknown_reads, &is_open);
-  const ReadSum values = sum_of(prediction.unknown_reads, &is_open_value);
-  // Where memory was short with what is likely, saying the same helps nobody.
-  const bool is_short = prediction.failure.has_value();
-  if (values.most != nullptr && open.bytes == 0 && !is_short) return open_value_text(*values.most);
-  if (open.most != nullptr && (open.bytes > 0 || !is_short)) return sum_text(open);
+  const auto is_cause = [&](const MeasuredRead& read) { return may_decide(read, prediction); };
+  // One that the user may say, and that no operator takes for a size.
+  const auto is_value = [&](const MeasuredRead& read) {
+    return is_cause(read) && !read.site.empty();
+  };
+  const ReadSum open = sum_of(prediction.unknown_reads, is_cause);
+  const ReadSum values = sum_of(prediction.unknown_reads, is_value);
+  if (values.most != nullptr && open.bytes == 0) return open_value_text(*values.most);
+  if (open.most != nullptr) return sum_text(open);
   const DevicePrediction* const device = fullest(prediction);
   if (device == nullptr) return "nothing was measured";
   if (prediction.lacks_varied_margin) return little_for_varied_sizes(prediction, *device);

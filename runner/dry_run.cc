@@ -515,6 +515,13 @@ struct RunKind {
   int seconds = 0;
 };
 
+void note_harmless_reads(const DryRunRequest& request, Run& run) {
+  for (prediction::Measurement& process : run.processes) {
+    for (prediction::MeasuredRead& read : process.unknown_reads)
+      read.is_harmless = request.harmless_reads.count(read.site) > 0;
+  }
+}
+
 // The runs of several cases that are made together, and whose they are.
 class Wave {
  public:
@@ -554,7 +561,10 @@ class Wave {
     const auto tell = [&](const Plan& ended) { tell_so_far(runs, ended); };
     if (const absl::Status status = runs.make(plans_, tell); !status.ok()) return status;
     if (const absl::Status status = make_again_with_caps(runs); !status.ok()) return status;
-    for (size_t i = 0; i < plans_.size(); ++i) cases_[i]->runs.push_back(std::move(plans_[i].run));
+    for (size_t i = 0; i < plans_.size(); ++i) {
+      note_harmless_reads(*cases_[i]->request, plans_[i].run);
+      cases_[i]->runs.push_back(std::move(plans_[i].run));
+    }
     return absl::OkStatus();
   }
 
@@ -611,10 +621,24 @@ bool was_short(const Run& run) {
 constexpr Run::End kLow = Run::End::kLow, kHigh = Run::End::kHigh;
 constexpr Run::Addresses kDown = Run::Addresses::kDown, kUp = Run::Addresses::kUp;
 
+// The runs that a request brings.
+Case case_of(const DryRunRequest& request) {
+  Case result{&request, request.made, {}};
+  for (Run& run : result.runs) note_harmless_reads(request, run);
+  return result;
+}
+
+// The first runs of a request, and those in the other order of addresses that are sure to come.
+size_t expected_runs(const DryRunRequest& request) {
+  if (!request.made.empty()) return 0;
+  return request.verdict_only || has_option(request.gpu, "addresses") ? 2 : kRunsOfRequest;
+}
+
 // One run of each end, each in an order of its own.
 absl::Status run_first(Runs& runs, std::vector<Case>& cases) {
   Wave wave;
   for (Case& of : cases) {
+    if (!of.runs.empty()) continue;
     absl::Status status = wave.add(of, {kLow, kDown}, runs.folder());
     if (status.ok()) status = wave.add(of, {kHigh, kUp}, runs.folder());
     if (!status.ok()) return status;
@@ -626,7 +650,7 @@ absl::Status run_first(Runs& runs, std::vector<Case>& cases) {
 absl::Status replace_failed_low(Runs& runs, std::vector<Case>& cases) {
   Wave wave;
   for (Case& of : cases) {
-    const bool can_differ = !has_option(of.request->gpu, "reads");
+    const bool can_differ = !has_option(of.request->gpu, "reads") && of.request->made.empty();
     if (!can_differ || !failed_otherwise(of.runs[0]) || failed_otherwise(of.runs[1])) continue;
     if (of.runs[0].program.timed_out) continue;
     of.runs.erase(of.runs.begin());
@@ -642,7 +666,11 @@ absl::Status replace_failed_low(Runs& runs, std::vector<Case>& cases) {
 // if it is known.
 std::vector<RunKind> in_other_order(const Case& of) {
   if (has_option(of.request->gpu, "addresses")) return {};
-  if (std::any_of(of.runs.begin(), of.runs.end(), &failed_otherwise)) return {};
+  // What fails with another value than is likely may be among those that the request brings.
+  const auto fails = [](const Run& run) {
+    return failed_otherwise(run) && run.assumed_reads.empty();
+  };
+  if (std::any_of(of.runs.begin(), of.runs.end(), fails)) return {};
   const Run& low = of.runs[0].end == kLow ? of.runs[0] : of.runs[1];
   const Run& high = of.runs[0].end == kLow ? of.runs[1] : of.runs[0];
   RunKind low_kind{kLow, kUp};
@@ -655,11 +683,22 @@ std::vector<RunKind> in_other_order(const Case& of) {
   return {low_kind, high_kind};
 }
 
+// Whether the request brings such a run of an end.
+bool was_made(const Case& of, const RunKind& kind) {
+  const std::vector<Run>& made = of.request->made;
+  return std::any_of(made.begin(), made.end(), [&](const Run& run) {
+    return run.end == kind.end && run.addresses == kind.addresses && run.is_limited &&
+           run.assumed_reads.empty() && !run.varies_sizes && run.held_back_bytes == 0 &&
+           (run.goes_on || !kind.goes_on);
+  });
+}
+
 absl::Status run_other_order(Runs& runs, std::vector<Case>& cases) {
   Wave wave;
   for (Case& of : cases) {
     for (const RunKind& kind : in_other_order(of)) {
-      if (of.request->verdict_only) runs.expect(1);
+      if (was_made(of, kind)) continue;
+      if (expected_runs(*of.request) < kRunsOfRequest) runs.expect(1);
       if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
         return status;
     }
@@ -830,11 +869,6 @@ absl::Status run_with_less(Runs& runs, std::vector<Case>& cases) {
   return wave.make(runs);
 }
 
-// The first runs of a request, and those in the other order of addresses that are sure to come.
-size_t expected_runs(const DryRunRequest& request) {
-  return request.verdict_only || has_option(request.gpu, "addresses") ? 2 : kRunsOfRequest;
-}
-
 }  // namespace
 
 std::optional<Assumption> parse_assumption(std::string_view text) {
@@ -863,7 +897,7 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   std::vector<Case> cases;
   for (const DryRunRequest& request : requests) {
     runs.expect(expected_runs(request));
-    cases.push_back({&request, {}, {}});
+    cases.push_back(case_of(request));
   }
   absl::Status status = run_first(runs, cases);
   if (status.ok()) status = replace_failed_low(runs, cases);

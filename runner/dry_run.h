@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,6 +51,12 @@ struct DryRunRequest {
   // at most 30 s. So what comes later is seen, such as an evaluation. If it takes more, the other
   // runs are made again to come as far.
   bool goes_on = false;
+  // Reads (MeasuredRead::site) of which other runs have shown that all values make the same
+  // allocations. They are taken for that, and not tried.
+  std::set<std::string> harmless_reads;
+  // The runs that an earlier call made for this request, which may have had harmless reads: only
+  // what they lack is made.
+  std::vector<prediction::Run> made;
 };
 
 // How far the runs of one call are.

@@ -71,23 +71,30 @@ class Session {
  public:
   explicit Session(const FitOptions& options) : options_(options), runner_(runner_options()) {}
 
-  // `goes_on`: one run does, once it has shown its peak.
-  absl::StatusOr<Prediction> predict(int64_t value, bool wants_peaks, bool goes_on) {
+  absl::StatusOr<Prediction> predict(int64_t value, DryRunRequest request) {
     line_.set_title(absl::StrCat(
         kCommand, ": ",
         printable(prediction::with_value(arguments_with_value(options_).front(), value))));
-    DryRunRequest request = this->request(value);
-    request.verdict_only = !wants_peaks;
-    request.goes_on = goes_on;
     auto predictions = make({std::move(request)});
     if (!predictions.ok()) return predictions.status();
     return std::move(predictions->front());
   }
 
-  // Runs it again with other settings; `prediction` gets its peaks without a limit if it lacks
-  // them.
-  absl::StatusOr<std::vector<prediction::MeasuredRemedy>> try_remedies(int64_t value,
-                                                                       Prediction& prediction) {
+  DryRunRequest request(int64_t value) const {
+    DryRunRequest request;
+    request.gpu = options_.gpu;
+    request.program = program_with(options_, value);
+    request.assumptions = options_.assumptions;
+    return request;
+  }
+
+  // The runs of the last prediction.
+  const std::vector<prediction::Run>& last_runs() const { return runner_.runs().front(); }
+
+  // Runs it again with other settings; `prediction`, which comes of the runs `made`, gets its peaks
+  // without a limit if it lacks them.
+  absl::StatusOr<std::vector<prediction::MeasuredRemedy>> try_remedies(
+      int64_t value, std::vector<prediction::Run> made, Prediction& prediction) {
     std::vector<DryRunRequest> requests;
     std::vector<prediction::MeasuredRemedy> remedies;
     for (const Remedy& remedy : remedies_for(prediction)) {
@@ -105,7 +112,10 @@ class Session {
     }
     line_.set_title(absl::StrCat(kCommand, ": other settings"));
     const bool lacks_peaks = prediction::fit_point(value, prediction).may_be_cut();
-    if (lacks_peaks) requests.push_back(request(value));
+    if (lacks_peaks) {
+      requests.push_back(request(value));
+      requests.back().made = std::move(made);
+    }
     auto predictions = make(requests);
     if (!predictions.ok()) return predictions.status();
     for (size_t i = 0; i < remedies.size(); ++i) {
@@ -146,14 +156,6 @@ class Session {
     return options;
   }
 
-  DryRunRequest request(int64_t value) const {
-    DryRunRequest request;
-    request.gpu = options_.gpu;
-    request.program = program_with(options_, value);
-    request.assumptions = options_.assumptions;
-    return request;
-  }
-
   absl::StatusOr<std::vector<Prediction>> make(const std::vector<DryRunRequest>& requests) {
     auto predictions = runner_.predict(requests);
     line_.clear();
@@ -175,6 +177,14 @@ struct Found {
   TouchedFiles files;
 };
 
+// What came of a value.
+struct Tried {
+  Prediction prediction;
+  std::vector<prediction::Run> runs;
+  bool is_verdict_only = false, has_gone_on = false;
+  std::set<std::string> harmless_reads;  // that were not tried
+};
+
 // Tries values until both sides are known, or the time is over.
 class Search {
  public:
@@ -183,7 +193,7 @@ class Search {
 
   absl::StatusOr<Found> find() {
     if (const absl::Status status = try_values(); !status.ok()) return status;
-    if (const absl::Status status = see_what_comes_later(); !status.ok()) return status;
+    if (const absl::Status status = prove_sides(); !status.ok()) return status;
     Found found;
     if (const absl::Status status = report(found.report); !status.ok()) return status;
     found.failed = failed_;
@@ -194,36 +204,89 @@ class Search {
  private:
   absl::Status try_values() {
     while (const std::optional<int64_t> value = search_.next()) {
-      if (!predictions_.empty() && seconds() >= options_.within_s) {
+      if (!tried_.empty() && seconds() >= options_.within_s) {
         ended_after_s_ = seconds();
         break;
       }
-      auto prediction = session_.predict(*value, search_.wants_peaks(*value), goes_on_);
-      if (!prediction.ok()) return prediction.status();
-      if (!prediction->reason.empty()) failed_ = prediction->program;
-      search_.note(prediction::fit_point(*value, *prediction));
-      predictions_[*value] = *std::move(prediction);
+      DryRunRequest request = session_.request(*value);
+      request.verdict_only = !search_.wants_peaks(*value);
+      request.goes_on = goes_on_;
+      request.harmless_reads = harmless_reads_;
+      if (const absl::Status status = predict(*value, std::move(request)); !status.ok())
+        return status;
+      search_.note(prediction::fit_point(*value, tried_[*value].prediction));
     }
     return absl::OkStatus();
   }
 
-  // An evaluation that comes after the steps that were seen may take more. The largest value tells,
-  // with a run that goes on; where it does not fit, the search goes on with such runs.
-  absl::Status see_what_comes_later() {
-    while (!options_.until_exit) {
-      const std::optional<int64_t> largest = search_.outcome().largest;
-      if (!largest || has_gone_on_.count(*largest) > 0 ||
-          predictions_[*largest].ended != prediction::Ended::kAfterStep)
-        break;
-      goes_on_ = true;
-      auto prediction = session_.predict(*largest, /*wants_peaks=*/true, goes_on_);
-      if (!prediction.ok()) return prediction.status();
-      has_gone_on_.insert(*largest);
-      search_.replace(prediction::fit_point(*largest, *prediction));
-      predictions_[*largest] = *std::move(prediction);
+  // The values on both sides are proven with what was left out when they were tried. The search
+  // goes on where that does not hold.
+  absl::Status prove_sides() {
+    for (;;) {
+      const prediction::FitOutcome outcome = search_.outcome();
+      std::optional<int64_t> unproven;
+      for (const std::optional<int64_t>& side : {outcome.next, outcome.largest}) {
+        if (side && lacks_proof(*side)) unproven = side;
+      }
+      if (!unproven) return absl::OkStatus();
+      if (const absl::Status status = prove(*unproven); !status.ok()) return status;
       if (const absl::Status status = try_values(); !status.ok()) return status;
     }
+  }
+
+  bool lacks_proof(int64_t value) const {
+    const Tried& tried = tried_.at(value);
+    const bool is_known = tried.prediction.verdict != prediction::Verdict::kNotKnown;
+    return may_go_on(tried) || (is_known && !tried.harmless_reads.empty());
+  }
+
+  // An evaluation that comes after the steps that were seen may take more.
+  bool may_go_on(const Tried& tried) const {
+    return !options_.until_exit && !tried.has_gone_on &&
+           tried.prediction.verdict == prediction::Verdict::kFits &&
+           tried.prediction.ended == prediction::Ended::kAfterStep;
+  }
+
+  // Makes the runs that are lacking: one that goes on, and those that try harmless reads, too.
+  absl::Status prove(int64_t value) {
+    const prediction::Verdict before = tried_[value].prediction.verdict;
+    DryRunRequest request = session_.request(value);
+    request.verdict_only = tried_[value].is_verdict_only;
+    request.goes_on = may_go_on(tried_[value]);
+    request.made = std::move(tried_[value].runs);
+    goes_on_ |= request.goes_on;
+    if (const absl::Status status = predict(value, std::move(request)); !status.ok()) return status;
+    const Prediction& prediction = tried_[value].prediction;
+    search_.replace(prediction::fit_point(value, prediction));
+    if (prediction.verdict != before) {
+      harmless_reads_.clear();
+      tries_all_reads_ = true;
+    }
     return absl::OkStatus();
+  }
+
+  absl::Status predict(int64_t value, DryRunRequest request) {
+    auto prediction = session_.predict(value, request);
+    if (!prediction.ok()) return prediction.status();
+    Tried& tried = tried_[value];
+    tried.prediction = *std::move(prediction);
+    if (!tried.prediction.reason.empty()) failed_ = tried.prediction.program;
+    tried.runs = session_.last_runs();
+    tried.is_verdict_only = request.verdict_only;
+    tried.has_gone_on |= request.goes_on;
+    tried.harmless_reads = std::move(request.harmless_reads);
+    note_harmless_reads(tried);
+    return absl::OkStatus();
+  }
+
+  // What allocates alike with all values of a read does so with a few more images, too: it is not
+  // tried again before the search has ended.
+  void note_harmless_reads(const Tried& tried) {
+    if (tries_all_reads_) return;
+    for (const prediction::MeasuredRead& read : tried.prediction.unknown_reads) {
+      if (!read.site.empty() && read.effect == prediction::MeasuredRead::Effect::kNone)
+        harmless_reads_.insert(read.site);
+    }
   }
 
   absl::Status report(FitReport& report) {
@@ -237,8 +300,9 @@ class Search {
       if (report.outcome.end == prediction::FitEnd::kProgramFailed ||
           point.value != report.outcome.next || !point.peaks)
         continue;
-      Prediction& prediction = predictions_[point.value];
-      auto remedies = session_.try_remedies(point.value, prediction);
+      Tried& tried = tried_[point.value];
+      Prediction& prediction = tried.prediction;
+      auto remedies = session_.try_remedies(point.value, std::move(tried.runs), prediction);
       if (!remedies.ok()) return remedies.status();
       report.measured = *std::move(remedies);
       point = prediction::fit_point(point.value, prediction);
@@ -258,8 +322,9 @@ class Search {
   Session session_;
   FitSearch search_;
   bool goes_on_ = false;
-  std::map<int64_t, Prediction> predictions_;  // by value
-  std::set<int64_t> has_gone_on_;
+  std::map<int64_t, Tried> tried_;  // by value
+  std::set<std::string> harmless_reads_;
+  bool tries_all_reads_ = false;
   prediction::ProgramEnd failed_;
   int64_t ended_after_s_ = 0;
 };

@@ -134,6 +134,27 @@ TEST_CASE("a read is open until it was tried") {
   }
 }
 
+TEST_CASE("where memory was short that is why, and settings are tried") {
+  const std::vector<MeasuredRead> reads = {read_at("a", Kind::kFraction, 1)};
+  Run high = without_memory(run(kHigh, 990, reads));
+  high.processes[0].failure = MeasuredFailure{};
+  high.processes[0].devices[0].reserved_peak -= 50 * kMiB;
+  const Prediction prediction = predict("test", {run(kLow, 700, reads), high});
+  CHECK(prediction.verdict == Verdict::kNotKnown);
+  CHECK(contains(prediction.sentence(), "not known: it takes 700.0 to 990.0 MiB"));
+  CHECK_FALSE(settings_worth_trying(prediction, "").empty());
+}
+
+TEST_CASE("a read that is known to be harmless is not tried, and closes nothing") {
+  MeasuredRead harmless = read_at("a", Kind::kFraction, 1);
+  harmless.is_harmless = true;
+  const std::vector<MeasuredRead> reads = {harmless, read_at("b", Kind::kBranch)};
+  std::vector<Run> runs = {run(kLow, 700, reads), run(kHigh, 800, reads)};
+  CHECK(words(assuming_runs("test", runs)) == Words{"b=other"});
+  runs.push_back(assuming(run(kHigh, 800, reads), "b", "other"));
+  CHECK(predict("test", runs).verdict == Verdict::kFits);
+}
+
 TEST_CASE("values that allocate alike close it, and the text says with how many it was tried") {
   OneRead one(Kind::kFraction, 1);
   one.with("small", one.of(800)).with("large", one.of(800)).with("huge", one.of(800));

@@ -2,7 +2,7 @@
 //
 //   dry_run_program STEPS
 //   [fail|catch|wait|conv|open|alone|grow|pieces|batch=N|epochs=N|lengths|slow|masks[=N]|
-//    evaluate=N|share=N]
+//    evaluate=N|share=N|batch=N huge=M]
 //
 // Prints LibTorch's own peaks and failed allocations after each step. `fail` ends with 3 in the
 // end, `catch` tries an allocation of 1 TiB and goes on, `wait` waits for input, `conv` trains
@@ -12,7 +12,9 @@
 // which has the rows that remain. `lengths` has other rows in each batch. `slow` waits in its
 // third step. `masks` sends rows through the net that only the device knows, `masks=N` so many that
 // the host knows, by a series of numbers that N begins. `evaluate=N` ends with N rows without
-// gradients. `share=N` allocates N thousandths of the device's memory and trains nothing.
+// gradients. `share=N` allocates N thousandths of the device's memory and trains nothing. `huge=M`
+// reads the loss, which only the device knows; where it is huge, M such batches or more take
+// another 32 MiB.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <sys/stat.h>
@@ -121,6 +123,11 @@ void train_epochs(int epochs, int64_t batch) {
   }
 }
 
+void read_loss(const at::Tensor& loss, bool may_take_more) {
+  constexpr float kHuge = 1e20f;
+  if (loss.item<float>() > kHuge && may_take_more) megabytes(32);
+}
+
 // Returns N of a mode `NAME=N`; 0 for other modes.
 int64_t number_of(const std::string& mode, const std::string& name) {
   return mode.rfind(name + "=", 0) == 0 ? std::stoll(mode.substr(name.size() + 1)) : 0;
@@ -192,6 +199,7 @@ int main(int argc, char** argv) {
   torch::optim::Adam adam(net->parameters());
   const int64_t batch = number_of(mode, "batch");
   const int64_t rows = batch > 0 ? 64 * batch : 256;
+  const int64_t huge_from = argc > 3 ? number_of(argv[3], "huge") : 0;
   const at::Tensor input =
       has_convolutions ? at::ones({16, 3, 64, 64}, at::kCUDA) : at::ones({rows, 1024}, at::kCUDA);
   for (int i = 0; i < steps; ++i) {
@@ -202,6 +210,7 @@ int main(int argc, char** argv) {
     if (mode == "slow" && i == 2) std::this_thread::sleep_for(kSlow);
     loss.backward();
     adam.step();
+    if (huge_from > 0) read_loss(loss, batch >= huge_from);
     print_peaks(i + 1);
   }
   if (const int64_t evaluated = number_of(mode, "evaluate")) {

@@ -25,7 +25,7 @@ runs() {  # BATCH OPTION: whether LibTorch runs it to its end, with the most tha
 }
 
 fit 0 --gpu=h100:640MiB --arg='batch={}' --json --svg=peak.svg -- "$program" 4
-largest="$(figure "d['largest']")"
+largest="$(figure "d['largest']")" runs_without_reads="$(figure "d['runs']")"
 check "the schema" equal "$(figure "d['schema']")" memledger.fit/1
 check "the next is the one above" equal "$(figure "d['next']")" "$((largest + 1))"
 check "in few values" test "$(figure "len(t)")" -le 14
@@ -50,6 +50,12 @@ cp out once
 fit 0 --gpu=h100:640MiB --from="$largest" --to="$((largest + 1))" -- "$program" 4 'batch={}'
 check "twice the same, and {} may stand in the program's own argument" cmp out once
 check "the picture's bars" matches out "^ *$largest .*#+.*fits$"
+
+# A read that allocates alike is tried with the first value, and with those on both sides.
+fit 0 --gpu=h100:640MiB --json -- "$program" 4 'batch={}' huge=1000000
+check "the same largest where a loss is read" equal "$(figure "d['largest']")" "$largest"
+check "no other values of it for each batch" test \
+  "$(figure "d['runs'] - $runs_without_reads")" -le 20
 
 fit 0 --gpu=h100:640MiB --to=9 --arg='batch={}' --json=fit.json -- "$program" 4
 check "all fit: said" has out "the largest that fits is batch=9, and no larger value was asked for"
