@@ -39,7 +39,7 @@ check "a line that was not read is told" has err "--assume=reads_program.cc:1=tr
 check "a device that is too small for one of them" equal "$?" 11
 
 # The number is none that a check has found, though the check lies beside it, or lay in its place.
-for mode in beside reused; do
+for mode in beside reused early; do
   dry_run 11 "$mode"
   check "$mode: it has no bound" matches <(read_as) "'open'"
 done

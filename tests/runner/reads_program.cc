@@ -141,15 +141,28 @@ void reused(int) {
   gibibytes(std::lround(buffer.item<float>()));
 }
 
+// Trains on as long as a value falls, and keeps something of each round.
+void early_stopping(int) {
+  std::vector<at::Tensor> held;
+  float best = 0;
+  for (int i = 0, bad = 0; i < 100 && bad < 2; ++i) {
+    const float value = random(200'000).square().mean().item<float>();
+    bad = i == 0 || value < best ? 0 : bad + 1;
+    if (bad == 0) best = value;
+    held.push_back(gibibytes(1));
+  }
+}
+
 const std::map<std::string, void (*)(int)> kModes = {
-    {"is_finite", &is_finite}, {"is_no_nan", &is_no_nan},
-    {"scaler", &scaler},       {"prints", &prints},
-    {"truth", &truth},         {"fraction", &fraction},
-    {"bucket", &bucket},       {"bounded", &bounded},
-    {"host_mask", &host_mask}, {"host_fractions", &host_fractions},
-    {"endless", &endless},     {"index", &index},
-    {"beside", &beside},       {"reused", &reused},
-    {"batches", &batches},     {"label_loop", &label_loop},
+    {"is_finite", &is_finite},   {"is_no_nan", &is_no_nan},
+    {"scaler", &scaler},         {"prints", &prints},
+    {"truth", &truth},           {"fraction", &fraction},
+    {"bucket", &bucket},         {"bounded", &bounded},
+    {"host_mask", &host_mask},   {"host_fractions", &host_fractions},
+    {"endless", &endless},       {"index", &index},
+    {"early", &early_stopping},  {"beside", &beside},
+    {"reused", &reused},         {"batches", &batches},
+    {"label_loop", &label_loop},
 };
 
 }  // namespace

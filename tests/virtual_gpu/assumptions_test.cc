@@ -46,15 +46,29 @@ TEST_CASE("the other truth comes once, twice and so on") {
   CHECK(truths == "101100111000");
 }
 
+TEST_CASE("large numbers rise from read to read, and huge ones fall") {
+  for (const at::ScalarType type : {at::kFloat, at::kHalf, at::kLong}) {
+    const auto large = [&](uint64_t read) {
+      return element_bytes(type, assumed_number(Assumed::kLarge, type, true, 0, read));
+    };
+    CHECK(large(0) != large(1));
+  }
+  const auto huge = [](uint64_t read) {
+    return assumed_number(Assumed::kHuge, at::kFloat, true, 0, read);
+  };
+  CHECK(huge(1) < huge(0));
+  CHECK(huge(1000) > 1e20);
+}
+
 TEST_CASE("small, one, large and huge, for each type") {
-  CHECK(assumed_number(Assumed::kLikely, at::kFloat, true, 3) == 3);
-  CHECK(assumed_number(Assumed::kSmall, at::kLong, false, 3) == 0);
-  CHECK(assumed_number(Assumed::kSmall, at::kFloat, true, 3) == 0);
-  CHECK(assumed_number(Assumed::kSmall, at::kFloat, false, 3) == -1);
-  CHECK(assumed_number(Assumed::kOne, at::kInt, true, 3) == 1);
+  CHECK(assumed_number(Assumed::kLikely, at::kFloat, true, 3, 0) == 3);
+  CHECK(assumed_number(Assumed::kSmall, at::kLong, false, 3, 0) == 0);
+  CHECK(assumed_number(Assumed::kSmall, at::kFloat, true, 3, 0) == 0);
+  CHECK(assumed_number(Assumed::kSmall, at::kFloat, false, 3, 0) == -1);
+  CHECK(assumed_number(Assumed::kOne, at::kInt, true, 3, 0) == 1);
   for (const at::ScalarType type : {at::kLong, at::kInt, at::kShort, at::kByte, at::kChar,
                                     at::kHalf, at::kBFloat16, at::kFloat, at::kDouble}) {
-    const auto large = element_bytes(type, assumed_number(Assumed::kLarge, type, true, 0));
+    const auto large = element_bytes(type, assumed_number(Assumed::kLarge, type, true, 0, 0));
     CHECK(large.size() == c10::elementSize(type));
     CHECK(element_bytes(type, 0) == std::vector<unsigned char>(large.size()));
     CHECK(large != element_bytes(type, 1));

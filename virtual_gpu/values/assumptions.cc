@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -21,6 +22,8 @@ constexpr double kLargeNumber = 4096;
 // More bytes than any machine has, so that nobody gets them.
 constexpr double kHugeNumber = 1099511627776;  // 2^40
 constexpr double kHugeFraction = 1e30;
+constexpr double kRise = 4;     // the step of the halves at 4096
+constexpr double kFall = 0.99;  // so slow that a thousandth read is huge, too
 constexpr double kLargestHalf = 65504;
 
 constexpr std::pair<std::string_view, Assumed> kWords[] = {
@@ -148,7 +151,8 @@ bool is_other_truth(uint64_t read) {
   return read < length;
 }
 
-double assumed_number(Assumed assumed, c10::ScalarType type, bool is_alone, double likely) {
+double assumed_number(Assumed assumed, c10::ScalarType type, bool is_alone, double likely,
+                      uint64_t read) {
   const bool is_whole = c10::isIntegralType(type, /*includeBool=*/true);
   switch (assumed) {
     case Assumed::kLikely:
@@ -159,9 +163,10 @@ double assumed_number(Assumed assumed, c10::ScalarType type, bool is_alone, doub
     case Assumed::kOne:
       return 1;
     case Assumed::kLarge:
-      return kLargeNumber;
+      return kLargeNumber + kRise * static_cast<double>(read);
     case Assumed::kHuge:
-      return is_whole ? kHugeNumber : kHugeFraction;
+      return is_whole ? kHugeNumber - static_cast<double>(read)
+                      : kHugeFraction * std::pow(kFall, static_cast<double>(read));
   }
   return likely;
 }

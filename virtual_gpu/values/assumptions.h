@@ -64,8 +64,11 @@ std::string site_of(std::string_view what, std::string_view op, std::string_view
 // So a program that counts failures comes to its end, and one that waits for success to its.
 bool is_other_truth(uint64_t read);
 
-// The number for a type, of which there is one element or several.
-double assumed_number(Assumed assumed, c10::ScalarType type, bool is_alone, double likely);
+// The number for a type, of which there is one element or several. Large ones rise from one read of
+// a site to the next and huge ones fall, as a program may stop once a loss no longer does.
+// `read`: how often the site was read before.
+double assumed_number(Assumed assumed, c10::ScalarType type, bool is_alone, double likely,
+                      uint64_t read);
 
 // The bytes of one element of a type, with the value nearest to `value`; zeros for types that
 // LibTorch cannot fill. May throw. Needs a PlainCpu.

@@ -466,7 +466,7 @@ double assumed_value(const UnknownCopy& copy, const std::string& site, double li
   const Assumed assumed = Assumptions::get().of(site, copy.is_truth);
   if (!copy.is_truth) {
     const bool is_one = numbers_are_one() && kind_of(copy) == ReadKind::kNumber;
-    return is_one ? 1 : assumed_number(assumed, copy.type, copy.is_alone(), likely);
+    return is_one ? 1 : assumed_number(assumed, copy.type, copy.is_alone(), likely, reads_of(site));
   }
   const bool is_other = assumed == Assumed::kOther && is_other_truth(reads_of(site));
   return is_other ? (likely == 0 ? 1 : 0) : likely;
