@@ -308,10 +308,11 @@ void note_failed_run(const Run& failed, const std::vector<Run>& runs, Prediction
   }
 }
 
-// One that ended well: a failure says more.
+// One that ended well, or had no process that is watched: another failure says more.
 const Run* unwatched_run(const std::vector<Run>& runs) {
   const auto found = std::find_if(runs.begin(), runs.end(), [](const Run& run) {
-    return !run.why_unwatched.empty() && run.program.status == 0 && !run.program.timed_out;
+    const bool has_none = run.program.status == 0 && !run.program.timed_out;
+    return !run.why_unwatched.empty() && (run.has_ended_well() || has_none);
   });
   return found == runs.end() ? nullptr : &*found;
 }
@@ -382,17 +383,12 @@ int64_t margin_of(const DevicePrediction& device, int64_t least) {
 }
 
 // A later step of another kind may come where all that were seen were alike.
-// cuDNN's own plans differ a little from a device's.
-bool plans_convolutions(const Prediction& prediction) {
-  return absl::StrContains(prediction.libraries, "cuDNN");
-}
-
 int64_t margin_of(const Prediction& prediction, const DevicePrediction& device) {
   const bool may_differ_later =
       prediction.ended == Ended::kAfterStep && prediction.kind_of_steps == Steps::kAlike;
   const int64_t least = may_differ_later ? kMinMarginForLater : kMinMargin;
   const int64_t of_plans =
-      plans_convolutions(prediction) ? device.process_peak.high / kMarginShareOfPlans : 0;
+      prediction.has_plans_of_cudnn() ? device.process_peak.high / kMarginShareOfPlans : 0;
   return margin_of(device, std::max(least, of_plans));
 }
 
@@ -726,6 +722,8 @@ bool needs_others_as_far(const std::vector<Run>& runs) {
         });
   });
 }
+
+bool Prediction::has_plans_of_cudnn() const { return absl::StrContains(libraries, "cuDNN"); }
 
 std::string Prediction::sentence() const { return sentence_of(*this); }
 std::string Prediction::headline() const { return headline_of(*this); }

@@ -156,6 +156,9 @@ struct Prediction {
   std::string reason;  // where nothing is known: why
   std::string note;    // what the reader should know of how the figures came about; may be empty
 
+  // Whether convolutions have plans of cuDNN's own, from which a device's differ a little.
+  bool has_plans_of_cudnn() const;
+
   // The one line that says it: `does not fit: 3.2 GiB short at layer4.2.conv3, backward`.
   std::string sentence() const;
   // The same with the specification, and what is to spare: `l4: fits, 3.2 GiB to spare`.

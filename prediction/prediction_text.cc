@@ -148,11 +148,15 @@ std::string little_to_spare(const Prediction& prediction, const DevicePrediction
   const int64_t headroom = device.headroom_bytes();
   const bool may_differ_later =
       prediction.ended == Ended::kAfterStep && prediction.kind_of_steps == Steps::kAlike;
-  return fmt::format(
-      "{} is to spare, and {}", headroom > 0 ? "only " + words(headroom) : "nothing",
-      may_differ_later ? "a step of another kind, such as an epoch's smaller last batch, may take "
-                         "more; --until=exit runs all"
-                       : "a real device may take up to 1 % or 24 MiB more");
+  const char* const why =
+      prediction.has_plans_of_cudnn()
+          ? "a real device may take 4 % more, as it chooses other plans for convolutions"
+      : may_differ_later
+          ? "a step of another kind, such as an epoch's smaller last batch, may take "
+            "more; --until=exit runs all"
+          : "a real device may take up to 1 % or 24 MiB more";
+  return fmt::format("{} is to spare, and {}", headroom > 0 ? "only " + words(headroom) : "nothing",
+                     why);
 }
 
 // Why a program that fits at one end fails at the other, or may fail later.

@@ -55,6 +55,7 @@ Json json(const Run& run) {
           {"held_back_bytes", run.held_back_bytes},
           {"goes_on", run.goes_on},
           {"was_enough", run.was_enough},
+          {"why_unwatched", run.why_unwatched},
           {"as_far", run.as_far},
           {"status", run.program.status},
           {"timed_out", run.program.timed_out},
@@ -79,6 +80,7 @@ absl::StatusOr<Run> run_of(const Json& json) {
   run.held_back_bytes = json.at("held_back_bytes");
   run.goes_on = json.at("goes_on");
   run.was_enough = json.at("was_enough");
+  run.why_unwatched = json.at("why_unwatched");
   run.as_far = json.at("as_far");
   run.program.status = json.at("status");
   run.program.timed_out = json.at("timed_out");

@@ -117,6 +117,7 @@ TEST_CASE("cuDNN's own plans need a margin of a twenty-fifth") {
   const Prediction close = predicted("cuBLAS 13.1.0, cuDNN 9.19.0");
   CHECK(close.verdict == Verdict::kNotKnown);
   CHECK(close.lacks_margin);
+  CHECK(contains(close.sentence(), "a real device may take 4 % more"));
 }
 
 TEST_CASE("what a process that is not watched takes is not known") {
@@ -131,6 +132,10 @@ TEST_CASE("what a process that is not watched takes is not known") {
     for (const DevicePrediction& device : prediction.devices)
       CHECK(device.verdict == Verdict::kNotKnown);
   }
+  // A run that was ended after its step has told of the others only.
+  for (Measurement& process : beside.processes) process.ended = Ended::kAfterStep;
+  beside.program.status = 143;
+  CHECK(predict("test", {beside, beside}).verdict == Verdict::kNotKnown);
   // Its own failure says more.
   alone.program.status = 3;
   CHECK(predict("test", {alone, alone}).verdict == Verdict::kFailed);
