@@ -1,6 +1,8 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "virtual_gpu/values/assumptions.h"
 
+#include <ATen/ATen.h>
+
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -47,17 +49,20 @@ TEST_CASE("the other truth comes once, twice and so on") {
 }
 
 TEST_CASE("large numbers rise from read to read, and huge ones fall") {
-  for (const at::ScalarType type : {at::kFloat, at::kHalf, at::kLong}) {
-    const auto large = [&](uint64_t read) {
-      return element_bytes(type, assumed_number(Assumed::kLarge, type, true, 0, read));
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong}) {
+    const auto at_read = [&](Assumed assumed, uint64_t read) {
+      const std::vector<unsigned char> bytes =
+          element_bytes(type, assumed_number(assumed, type, true, 0, read));
+      return at::from_blob(const_cast<unsigned char*>(bytes.data()), {1}, type)
+          .to(at::kDouble)
+          .item<double>();
     };
-    CHECK(large(0) != large(1));
+    for (uint64_t read = 0; read < 100; ++read) {
+      CHECK(at_read(Assumed::kLarge, read) < at_read(Assumed::kLarge, read + 1));
+      CHECK(at_read(Assumed::kHuge, read) > at_read(Assumed::kHuge, read + 1));
+    }
+    CHECK(at_read(Assumed::kHuge, 1000) > 4096 + 1000);
   }
-  const auto huge = [](uint64_t read) {
-    return assumed_number(Assumed::kHuge, at::kFloat, true, 0, read);
-  };
-  CHECK(huge(1) < huge(0));
-  CHECK(huge(1000) > 1e20);
 }
 
 TEST_CASE("small, one, large and huge, for each type") {

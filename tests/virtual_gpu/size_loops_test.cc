@@ -87,7 +87,7 @@ TEST_CASE("the loop of an optimizer's steps is none") {
 TEST_CASE("a loop that goes on although the size is capped has another driver") {
   Reader reader;
   reader.read("labels", kCappedSize, true);
-  for (uint64_t i = 0; i <= kLeastLoop; ++i) reader.read("where", 180'000);
+  for (uint64_t i = 0; i <= kMinLoop; ++i) reader.read("where", 180'000);
   REQUIRE(reader.found());
   CHECK(reader.found()->driver == "labels");
   CHECK(reader.found()->is_same);

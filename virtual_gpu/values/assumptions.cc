@@ -22,9 +22,17 @@ constexpr double kLargeNumber = 4096;
 // More bytes than any machine has, so that nobody gets them.
 constexpr double kHugeNumber = 1099511627776;  // 2^40
 constexpr double kHugeFraction = 1e30;
-constexpr double kRise = 4;     // the step of the halves at 4096
-constexpr double kFall = 0.99;  // so slow that a thousandth read is huge, too
 constexpr double kLargestHalf = 65504;
+// More than the step of each type there, and so slow that a thousandth read is as large.
+constexpr double kRise = 32;  // bfloat16's step at 4096
+constexpr double kFall = 0.99, kFallOfHalf = 0.999;
+
+double huge_number(c10::ScalarType type, uint64_t read) {
+  const auto reads = static_cast<double>(read);
+  if (c10::isIntegralType(type, /*includeBool=*/true)) return kHugeNumber - reads;
+  if (type == at::kHalf) return kLargestHalf * std::pow(kFallOfHalf, reads);
+  return kHugeFraction * std::pow(kFall, reads);
+}
 
 constexpr std::pair<std::string_view, Assumed> kWords[] = {
     {prediction::kAssumeOther, Assumed::kOther}, {prediction::kAssumeSmall, Assumed::kSmall},
@@ -153,20 +161,20 @@ bool is_other_truth(uint64_t read) {
 
 double assumed_number(Assumed assumed, c10::ScalarType type, bool is_alone, double likely,
                       uint64_t read) {
-  const bool is_whole = c10::isIntegralType(type, /*includeBool=*/true);
   switch (assumed) {
     case Assumed::kLikely:
     case Assumed::kOther:
       break;
     case Assumed::kSmall:
-      return is_whole || is_alone ? 0 : -1;  // a limit may lie on either side
+      return c10::isIntegralType(type, /*includeBool=*/true) || is_alone
+                 ? 0
+                 : -1;  // a limit may lie on either side
     case Assumed::kOne:
       return 1;
     case Assumed::kLarge:
       return kLargeNumber + kRise * static_cast<double>(read);
     case Assumed::kHuge:
-      return is_whole ? kHugeNumber - static_cast<double>(read)
-                      : kHugeFraction * std::pow(kFall, static_cast<double>(read));
+      return huge_number(type, read);
   }
   return likely;
 }

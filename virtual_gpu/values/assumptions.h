@@ -65,7 +65,8 @@ std::string site_of(std::string_view what, std::string_view op, std::string_view
 bool is_other_truth(uint64_t read);
 
 // The number for a type, of which there is one element or several. Large ones rise from one read of
-// a site to the next and huge ones fall, as a program may stop once a loss no longer does.
+// a site to the next and huge ones fall, as a program may stop once a loss no longer does. Integers
+// of 32 bits and less have no huge number that falls: they stay at their largest.
 // `read`: how often the site was read before.
 double assumed_number(Assumed assumed, c10::ScalarType type, bool is_alone, double likely,
                       uint64_t read);

@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kMaxOpen = 64;
 
-bool can_drive(const SiteRead& read) { return read.is_capped || read.value > kLeastLoop; }
+bool can_drive(const SiteRead& read) { return read.is_capped || read.value > kMinLoop; }
 
 }  // namespace
 
@@ -36,7 +36,7 @@ std::optional<SizeLoop> SizeLoops::note(const SiteRead& read, Clock::time_point 
   open_.erase(known + 1, open_.end());
   Open& reader = open_.back();
   reader.last = read;
-  if (++reader.reads % kLeastLoop != 0) return {};
+  if (++reader.reads % kMinLoop != 0) return {};
   const Open* const driver = driver_of(open_.size() - 1);
   if (driver == nullptr) return {};
   // A loop that it drives would have ended, unless a round reads the same many times.

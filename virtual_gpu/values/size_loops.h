@@ -50,7 +50,7 @@ class SizeLoops {
 };
 
 // Loops of fewer rounds are left alone, and so are those that end in time.
-inline constexpr uint64_t kLeastLoop = 1024;
+inline constexpr uint64_t kMinLoop = 1024;
 inline constexpr std::chrono::seconds kMaxLoop(30);
 // What a size becomes that drives a longer one: more than most programs have classes or experts.
 inline constexpr uint64_t kCappedSize = 128;

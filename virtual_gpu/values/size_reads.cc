@@ -292,7 +292,7 @@ class LoopWatch {
 
   // Whether a read with this value can matter. Telling which line it is takes some microseconds.
   bool wants(uint64_t value) const {
-    return is_on_ && (value > kLeastLoop || has_driver_.load(std::memory_order_relaxed));
+    return is_on_ && (value > kMinLoop || has_driver_.load(std::memory_order_relaxed));
   }
   void note(const SiteRead& read, const ProgramLine& line) {
     std::optional<SizeLoop> loop;
