@@ -6,8 +6,10 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "virtual_gpu/answers/driver.h"
@@ -34,6 +36,16 @@ Slot size_of_table() {
 CUresult unknown_function() {
   MEMLEDGER_SAY_REFUSED("the CUDA runtime asks for a function of the driver that is not known.");
   return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+// A table of many functions, of which few are known. Never destroyed.
+template <size_t kSlots>
+const Slot* large_table(std::initializer_list<std::pair<size_t, Slot>> known) {
+  auto* const slots = new std::array<Slot, kSlots>;
+  slots->fill(slot(unknown_function));
+  (*slots)[0] = size_of_table<kSlots>();
+  for (const auto& [number, function] : known) (*slots)[number] = function;
+  return slots->data();
 }
 
 // What libraries keep for each context, under keys of their own. Their callbacks run when the
@@ -187,19 +199,10 @@ CUresult stream_number(CUcontext, void*, uint64_t* number) {
 
 constexpr Uuid kStreams = {0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48,
                            0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8, 0xf2};
-constexpr size_t kStreamSlots = 93;
-
 const Slot* stream_table() {
-  static const auto* const table = [] {
-    auto* const slots = new std::array<Slot, kStreamSlots>;
-    slots->fill(slot(unknown_function));
-    (*slots)[0] = size_of_table<kStreamSlots>();
-    (*slots)[4] = slot(context_flag);
-    (*slots)[39] = slot(stream_number);
-    (*slots)[51] = slot(stream_object);
-    return slots;
-  }();
-  return table->data();
+  static const Slot* const table = large_table<93>(
+      {{4, slot(context_flag)}, {39, slot(stream_number)}, {51, slot(stream_object)}});
+  return table;
 }
 
 // Whether the context is in a state that forbids calls; it never is.
@@ -291,29 +294,21 @@ unsigned visit_functions(CUcontext, CUmodule module, FunctionVisitor visit, void
 
 constexpr Uuid kModules = {0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d,
                            0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e};
-constexpr size_t kModuleSlots = 99;
-
 const Slot* module_table() {
-  static const auto* const table = [] {
-    auto* const slots = new std::array<Slot, kModuleSlots>;
-    slots->fill(slot(unknown_function));
-    (*slots)[0] = size_of_table<kModuleSlots>();
-    (*slots)[7] = slot(visit_functions);
-    (*slots)[93] = nullptr;
-    return slots;
-  }();
-  return table->data();
+  static const Slot* const table = large_table<99>({{7, slot(visit_functions)}, {93, nullptr}});
+  return table;
 }
 
 struct Table {
   const Uuid& id;
-  const Slot* slots;
+  const Slot* slots;  // nullptr: made by `make` when it is asked for
+  const Slot* (*make)() = nullptr;
 };
 
 const Table kTables[] = {
-    {kRuntime, runtime},   {kSubscribers, subscribers},      {kCurrentContext, current_contexts},
-    {kValidity, validity}, {kContextChecks, context_checks}, {kContextStorage, context_storage},
-    {kUnseen, unseen},
+    {kRuntime, runtime},   {kSubscribers, subscribers},       {kCurrentContext, current_contexts},
+    {kValidity, validity}, {kContextChecks, context_checks},  {kContextStorage, context_storage},
+    {kUnseen, unseen},     {kStreams, nullptr, stream_table}, {kModules, nullptr, module_table},
 };
 
 }  // namespace
@@ -346,17 +341,9 @@ void drop_context_storage(int device) {
 MEMLEDGER_ANSWER CUresult cuGetExportTable(const void** table, const CUuuid* id) {
   if (!table || !id) return CUDA_ERROR_INVALID_VALUE;
   *table = nullptr;
-  if (std::memcmp(kStreams.data(), id, sizeof *id) == 0) {
-    *table = stream_table();
-    return CUDA_SUCCESS;
-  }
-  if (std::memcmp(kModules.data(), id, sizeof *id) == 0) {
-    *table = module_table();
-    return CUDA_SUCCESS;
-  }
   for (const Table& known : kTables) {
     if (std::memcmp(known.id.data(), id, sizeof *id) != 0) continue;
-    *table = known.slots;
+    *table = known.slots ? known.slots : known.make();
     return CUDA_SUCCESS;
   }
   return CUDA_ERROR_NOT_FOUND;
