@@ -38,7 +38,8 @@ void add(Observer (&observers)[4], Observer observer) {
   }
 }
 
-// The last first, as atexit() has it: libmemledger.so writes its report before the rest is told.
+// Calls the last one first, as atexit() does: libmemledger.so writes its report before the rest is
+// told.
 template <typename Observer, typename... Arguments>
 void tell(Observer (&observers)[4], Arguments... arguments) {
   for (size_t i = sizeof observers / sizeof *observers; i-- > 0;) {

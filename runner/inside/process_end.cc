@@ -118,7 +118,7 @@ void on_signal(int number, siginfo_t* info, void* context);
 // The first signal that ends this process, whoever has to write before.
 class Signalled {
  public:
-  // As long as its handler runs. It may return because the signal comes again.
+  // Lasts as long as the handler runs, which may return because the signal comes again.
   class Handler {
    public:
     Handler() noexcept {

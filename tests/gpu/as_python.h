@@ -64,7 +64,7 @@ class Tensors {
 
   const at::Tensor& operator[](size_t index) const { return all_[index]; }
 
-  // As torch.nn.Module.to(): one after the other, each old one is freed at once.
+  // Moves one after the other, as torch.nn.Module.to() does, and frees each old one at once.
   template <class To>
   void to(To to) {
     const at::NoGradGuard no_grad;

@@ -327,7 +327,7 @@ void train(Layers& layers, const Layers::Forward& model, const std::vector<int64
   print("reserved_peak", peak(statistics().reserved_bytes));
 }
 
-// As the data set counts parameters: without PReLU's slopes, which have one element each.
+// Counts parameters as the data set does: without PReLU's slopes, which have one element each.
 int64_t count_of(const Tensors& tensors) {
   int64_t count = 0;
   for (const Tensor& parameter : tensors.parameters())

@@ -108,7 +108,7 @@ int note_path(dl_phdr_info* info, size_t, void* paths) {
   return 0;
 }
 
-// As libcudart.so.13 and libcudart-8774224f.so.12, which a wheel may bring.
+// Wheels have libcudart.so.13, and libcudart-8774224f.so.12.
 bool is_file_of(std::string_view file, std::string_view stem) {
   if (file.substr(0, stem.size()) != stem || file.size() == stem.size()) return false;
   const char next = file[stem.size()];

@@ -41,7 +41,7 @@ of_row() { refuses --set="$1" --rows=all --only="$2" --results=made_up.jsonl; }
 # mlp/101 took 1 685 MiB with the constant of 1 429: 256 MiB.
 made_up mlp/101 262144000 262144000 fits
 check "a figure above" of_row mlp "947 172 10 uniform 496 elu"
-check "is told" matches out '^FAILED: MLPs.*: real figures above their interval: 1$'
+check "the failure is named" matches out '^FAILED: MLPs.*: real figures above their interval: 1$'
 check "and how far" matches out ' \| 1 \(6\.0\) \| 0 \| 0 \(0 %\)'
 made_up mlp/101 268435456 268435456 "not known"
 check "a verdict that is not known" of_row mlp "947 172 10 uniform 496 elu"
@@ -49,5 +49,5 @@ check "is counted apart" matches out '^\| MLPs.* \| ran \| 1 \| 0 \| 0 \| 1 \| 0
 # cnn/119 ran out.
 made_up cnn/119 268435456 268435456 fits
 check "a false fits" of_row cnn "3 684 15 pyramid 65 30 182 softplus"
-check "is told" has out "FAILED: CNNs, GPUMemNet: said to fit, and ran out of memory: 1"
+check "the failure is named" has out "FAILED: CNNs, GPUMemNet: said to fit, and ran out of memory: 1"
 finish

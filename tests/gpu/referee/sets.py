@@ -140,7 +140,7 @@ LIGER_GPUS = {
 
 # What their convolutions take is cuDNN's choice.
 LIGER_CUDNN = ("multi_token_attention", "sparse_multi_token_attention")
-NOT_WRITTEN = "the program is not written anew yet"
+NOT_WRITTEN = "its program is not written yet"
 LIGER_NOT_RUN = {
     "embedding": "the benchmark's process held 12.9 GB that are none of the row's",
     "distill_cosine_loss": NOT_WRITTEN,
