@@ -23,6 +23,7 @@ constexpr int kTexture2DHeight = 65536;
 constexpr int kTexture3D = 16384;
 constexpr int kLayered = 32768;
 constexpr int kLayers = 2048;
+constexpr int kCubemapLayers = 2046;
 
 struct ErrorText {
   cudaError_t error;
@@ -156,6 +157,36 @@ constexpr Attribute kAttributes[] = {
     {cudaDevAttrMaxTexture1DLayeredWidth, fixed<kLayered>},
     {cudaDevAttrMaxTexture2DLayeredLayers, fixed<kLayers>},
     {cudaDevAttrMaxTexture1DLayeredLayers, fixed<kLayers>},
+    {44, fixed<1>},  // gathers from two-dimensional textures, by the driver's number
+    {cudaDevAttrMaxTexture2DGatherWidth, fixed<kLayered>},
+    {cudaDevAttrMaxTexture2DGatherHeight, fixed<kLayered>},
+    {cudaDevAttrMaxTexture3DWidthAlt, fixed<kTexture3D / 2>},
+    {cudaDevAttrMaxTexture3DHeightAlt, fixed<kTexture3D / 2>},
+    {cudaDevAttrMaxTexture3DDepthAlt, fixed<2 * kTexture3D>},
+    {cudaDevAttrMaxTextureCubemapWidth, fixed<kLayered>},
+    {cudaDevAttrMaxTextureCubemapLayeredWidth, fixed<kLayered>},
+    {cudaDevAttrMaxTextureCubemapLayeredLayers, fixed<kCubemapLayers>},
+    {cudaDevAttrMaxSurface1DWidth, fixed<kLayered>},
+    {cudaDevAttrMaxSurface2DWidth, fixed<kTexture1D>},
+    {cudaDevAttrMaxSurface2DHeight, fixed<kTexture2DHeight>},
+    {cudaDevAttrMaxSurface3DWidth, fixed<kTexture3D>},
+    {cudaDevAttrMaxSurface3DHeight, fixed<kTexture3D>},
+    {cudaDevAttrMaxSurface3DDepth, fixed<kTexture3D>},
+    {cudaDevAttrMaxSurface1DLayeredWidth, fixed<kLayered>},
+    {cudaDevAttrMaxSurface1DLayeredLayers, fixed<kLayers>},
+    {cudaDevAttrMaxSurface2DLayeredWidth, fixed<kLayered>},
+    {cudaDevAttrMaxSurface2DLayeredHeight, fixed<kLayered>},
+    {cudaDevAttrMaxSurface2DLayeredLayers, fixed<kLayers>},
+    {cudaDevAttrMaxSurfaceCubemapWidth, fixed<kLayered>},
+    {cudaDevAttrMaxSurfaceCubemapLayeredWidth, fixed<kLayered>},
+    {cudaDevAttrMaxSurfaceCubemapLayeredLayers, fixed<kCubemapLayers>},
+    {cudaDevAttrMaxTexture1DLinearWidth, fixed<1 << 28>},
+    {cudaDevAttrMaxTexture2DLinearWidth, fixed<kTexture1D>},
+    {cudaDevAttrMaxTexture2DLinearHeight, fixed<65000>},
+    {cudaDevAttrMaxTexture2DLinearPitch, fixed<2097120>},
+    {cudaDevAttrMaxTexture2DMipmappedWidth, fixed<kLayered>},
+    {cudaDevAttrMaxTexture2DMipmappedHeight, fixed<kLayered>},
+    {cudaDevAttrMaxTexture1DMipmappedWidth, fixed<kLayered>},
     {cudaDevAttrSurfaceAlignment, fixed<512>},
     {cudaDevAttrConcurrentKernels, fixed<1>},
     {cudaDevAttrEccEnabled, member<&Profile::error_correction>},
@@ -205,8 +236,15 @@ constexpr Attribute kAttributes[] = {
     // The driver's number of virtual memory management, which the runtime does not name. It is
     // supported; sharing its handles where devices are shared, as file descriptors.
     {102, fixed<1>},
+    {96, fixed<1>},  // cooperative launches on several devices
+    // Tensor maps, and pointers to functions that are the same everywhere.
+    {127, [](const Profile& profile, int) { return is_hopper(profile) ? 1 : 0; }},
+    {129, fixed<1>},
     {103, [](const Profile&, int) { return Machine::get().is_shared() ? 1 : 0; }},
 };
+
+// The driver of CUDA 13.0 knows 147.
+constexpr int kAttributesEnd = std::max<int>(cudaDevAttrMax, 148);
 
 std::optional<ContextLimit> context_limit_of(int limit) {
   switch (limit) {
@@ -279,6 +317,7 @@ cudaError_t device_attribute(int* value, int attribute, int device) {
   if (!value) return cudaErrorInvalidValue;
   if (!machine.is_device(device)) return cudaErrorInvalidDevice;
   *value = 0;
+  if (attribute <= 0 || attribute >= kAttributesEnd) return cudaErrorInvalidValue;
   for (const Attribute& known : kAttributes) {
     if (known.attribute == attribute) *value = known.value(machine.profile(device), device);
   }
