@@ -373,6 +373,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/specification.cc
   virtual_gpu/streams.cc
   virtual_gpu/unconsidered_functions.cc
+  virtual_gpu/use_file.cc
   virtual_gpu/visible_devices.cc
   virtual_gpu/workspace_model.cc
   virtual_gpu/workspaces.cc

@@ -29,6 +29,16 @@ struct MeasuredDevice {
   int64_t requested_in_all = 0;
 };
 
+// What a process that is not watched took of one device, in bytes.
+struct DeviceUse {
+  int process = 0;
+  int index = 0;
+  std::string gpu;  // as CUDA calls it
+  int64_t capacity_bytes = 0;
+  int64_t context_bytes = 0;  // part of the peak
+  int64_t process_peak = 0;
+};
+
 // One or more storages whose names differ in a number only: `cache.0…63.k`. What is said of their
 // origin is of the first.
 struct MeasuredRow {

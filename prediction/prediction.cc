@@ -317,6 +317,47 @@ const Run* unwatched_run(const std::vector<Run>& runs) {
   return found == runs.end() ? nullptr : &*found;
 }
 
+// The sums of a run by device.
+std::map<int, UnwatchedDevice> unwatched_sums(const Run& run) {
+  std::map<int, UnwatchedDevice> sums;
+  for (const DeviceUse& use : run.unwatched_uses) {
+    UnwatchedDevice& sum = sums[use.index];
+    sum.device = absl::StrCat("cuda:", use.index);
+    sum.gpu = use.gpu;
+    sum.capacity_bytes = use.capacity_bytes;
+    sum.process_peak = {sum.process_peak.low + use.process_peak,
+                        sum.process_peak.high + use.process_peak};
+    sum.context = {sum.context.low + use.context_bytes, sum.context.high + use.context_bytes};
+  }
+  return sums;
+}
+
+std::vector<UnwatchedDevice> unwatched_devices(const std::vector<Run>& runs) {
+  std::map<int, UnwatchedDevice> all;
+  for (const Run& run : runs) {
+    for (const auto& [index, sum] : unwatched_sums(run)) {
+      const auto [known, is_new] = all.emplace(index, sum);
+      if (is_new) continue;
+      known->second.process_peak.include(sum.process_peak.low);
+      known->second.context.include(sum.context.low);
+    }
+  }
+  std::vector<UnwatchedDevice> devices;
+  for (auto& [index, device] : all) devices.push_back(std::move(device));
+  return devices;
+}
+
+// No verdict, whatever the runs say: another value may lead to other allocations.
+void note_unwatched(const std::string& why, Prediction& prediction) {
+  prediction.verdict = Verdict::kNotKnown;
+  prediction.reason =
+      absl::StrCat(prediction.unwatched_devices.empty() ? "what it takes is not measured: "
+                                                        : "the values that it reads are not "
+                                                          "followed: ",
+                   why);
+  for (DevicePrediction& device : prediction.devices) device.verdict = Verdict::kNotKnown;
+}
+
 // Sizes that have no largest value: what the runs took is no upper end.
 void heed_open_reads(Prediction& prediction) {
   if (!has_open_read(prediction.unknown_reads)) return;
@@ -627,11 +668,11 @@ Prediction combined(std::string specification, const std::vector<Run>& runs,
     heed_other_reads(tried, prediction);
     return prediction;
   }
-  if (const Run* const unwatched = unwatched_run(runs)) {
-    prediction.verdict = Verdict::kNotKnown;
-    prediction.reason =
-        absl::StrCat("what it takes is not measured: ", printable(unwatched->why_unwatched));
-    for (DevicePrediction& device : prediction.devices) device.verdict = Verdict::kNotKnown;
+  const Run* const unwatched = unwatched_run(runs);
+  if (unwatched != nullptr || prediction.devices.empty())
+    prediction.unwatched_devices = unwatched_devices(runs);
+  if (unwatched != nullptr) {
+    note_unwatched(printable(unwatched->why_unwatched), prediction);
   } else if (const Run* const failed = failed_run(runs)) {
     note_failed_run(*failed, runs, prediction);
   } else if (prediction.devices.empty()) {

@@ -57,6 +57,16 @@ struct DevicePrediction {
   int64_t headroom_bytes() const { return capacity_bytes - process_peak.high; }
 };
 
+// One GPU, of which processes took memory that are not watched: the sum of their peaks, from the
+// run that took least to the one that took most. The values that they read are not followed, so
+// another run may take more or less.
+struct UnwatchedDevice {
+  std::string device;  // cuda:0
+  std::string gpu;     // NVIDIA H200
+  int64_t capacity_bytes = 0;
+  Interval process_peak, context;
+};
+
 // What another setting of LibTorch's allocator changes.
 struct SettingTried {
   std::string setting;  // expandable_segments:True
@@ -107,8 +117,10 @@ struct Run {
   int64_t steps = 0;  // of optimizers, where the run was ended
   int64_t took_ms = 0;
   std::vector<Measurement> processes;
-  // Why a process with LibTorch was not measured; empty: all were.
+  // Why a process with LibTorch was not measured, or that there was none; empty: all were.
   std::string why_unwatched;
+  // What processes took that have no measurement: those without LibTorch, too.
+  std::vector<DeviceUse> unwatched_uses;
   Writes writes;
 
   bool failed_allocation() const;
@@ -125,6 +137,8 @@ struct Prediction {
   Verdict verdict = Verdict::kNotKnown;
   std::string remedy;  // a setting of the allocator with which it fits; empty: none
   std::vector<DevicePrediction> devices;
+  // Where the program, or one of its processes, is not watched; no verdict comes of it.
+  std::vector<UnwatchedDevice> unwatched_devices;
   std::optional<MeasuredPeak> peak;
   std::optional<MeasuredFailure> failure;   // why it does not fit
   std::vector<MeasuredRead> unknown_reads;  // those with most bytes first

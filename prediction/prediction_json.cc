@@ -135,6 +135,17 @@ Json paths_of(const Writes& writes, bool removed) {
   return paths;
 }
 
+Json json(const std::vector<UnwatchedDevice>& devices) {
+  Json rows = Json::array();
+  for (const UnwatchedDevice& device : devices)
+    rows.push_back({{"device", device.device},
+                    {"gpu", device.gpu},
+                    {"capacity_bytes", device.capacity_bytes},
+                    {"process_peak", json(device.process_peak)},
+                    {"context", json(device.context)}});
+  return rows;
+}
+
 // Sums over the devices of a machine.
 std::vector<Term> terms_of(const Prediction& prediction) {
   std::vector<Term> sums;
@@ -180,6 +191,7 @@ std::string to_json(const std::vector<Prediction>& predictions) {
   result["through_step"] = is_cut ? Json(decides.steps) : Json(nullptr);
   result["evaluation_seen"] = decides.saw_evaluation;
   result["devices"] = std::move(devices);
+  result["unwatched_devices"] = json(decides.unwatched_devices);
   result["terms"] = json(terms_of(decides));
   result["unknown_reads"] = json(decides.unknown_reads);
   result["peak"] = json(decides.peak);

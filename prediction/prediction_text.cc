@@ -265,6 +265,20 @@ std::string short_device_line(const DevicePrediction& device) {
                      range(device.process_peak));
 }
 
+// `cuda:0 (NVIDIA A100, 39.4 GiB): took 1.8 GiB in these runs, 406.0 MiB of it the CUDA context`
+std::string unwatched_lines(const Prediction& prediction) {
+  std::string text;
+  for (const UnwatchedDevice& device : prediction.unwatched_devices) {
+    text += fmt::format("{}{} ({}, {}): took {} in these runs, {} of it the CUDA context\n",
+                        text.empty() ? "\n" : "", device.device, printable(device.gpu),
+                        words(device.capacity_bytes), range(device.process_peak),
+                        range(device.context));
+  }
+  if (!text.empty())
+    text += "  by processes that are not watched; with other values it may be more or less\n";
+  return text;
+}
+
 // Many devices of a machine would fill the screen; the fullest tells most.
 std::string devices_text(const Prediction& prediction) {
   const std::vector<DevicePrediction>& devices = prediction.devices;
@@ -272,10 +286,10 @@ std::string devices_text(const Prediction& prediction) {
   if (devices.size() > kDevicesInDetail) {
     text += "\n";
     for (const DevicePrediction& device : devices) text += short_device_line(device);
-    return text + device_lines(*fullest(prediction));
+    return text + device_lines(*fullest(prediction)) + unwatched_lines(prediction);
   }
   for (const DevicePrediction& device : devices) text += device_lines(device);
-  return text;
+  return text + unwatched_lines(prediction);
 }
 
 using NamedBytes = std::vector<std::pair<std::string, int64_t>>;

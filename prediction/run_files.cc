@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <set>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "prediction/device_use_file.h"
 #include "text/file_text.h"
 
 namespace memledger::prediction {
@@ -42,6 +45,23 @@ std::optional<Progress> progress_of(const fs::path& path) {
   progress.label = text;
   absl::StripAsciiWhitespace(&progress.label);
   return progress;
+}
+
+std::vector<DeviceUse> uses_of(const fs::path& path) {
+  std::vector<DeviceUse> uses;
+  const std::string name = path.stem().string(), content = file_text(path);
+  int process = 0;
+  if (std::from_chars(name.data(), name.data() + name.size(), process).ec != std::errc()) return {};
+  for (int index = 0; index < kMaxDeviceUses; ++index) {
+    DeviceUseRow row;
+    if (content.size() < (static_cast<size_t>(index) + 1) * sizeof row) break;
+    std::memcpy(&row, content.data() + static_cast<size_t>(index) * sizeof row, sizeof row);
+    if (row.peak_bytes == 0) continue;
+    uses.push_back({process, index, std::string(row.gpu, strnlen(row.gpu, sizeof row.gpu)),
+                    static_cast<int64_t>(row.capacity_bytes),
+                    static_cast<int64_t>(row.context_bytes), static_cast<int64_t>(row.peak_bytes)});
+  }
+  return uses;
 }
 
 }  // namespace
@@ -108,6 +128,22 @@ WrittenFiles read_written_files(const std::string& folder) {
 std::string read_why_unwatched(const std::string& folder) {
   const std::string text = file_text(fs::path(folder) / kUnwatchedProcesses);
   return text.substr(0, text.find('\n'));
+}
+
+std::vector<DeviceUse> read_unwatched_uses(const std::string& folder) {
+  std::vector<DeviceUse> all;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    fs::path path = entry.path();
+    if (path.extension() != kDeviceUseExtension) continue;
+    const std::vector<DeviceUse> uses = uses_of(path);
+    if (!fs::exists(path.replace_extension(".json"), error))
+      all.insert(all.end(), uses.begin(), uses.end());
+  }
+  std::sort(all.begin(), all.end(), [](const DeviceUse& a, const DeviceUse& b) {
+    return std::tie(a.process, a.index) < std::tie(b.process, b.index);
+  });
+  return all;
 }
 
 std::vector<Refusal> read_refusals(const std::string& folder) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "prediction/measure_variables.h"
+#include "prediction/measurement.h"
 #include "prediction/writes.h"
 
 namespace memledger::prediction {
@@ -53,6 +54,10 @@ WrittenFiles read_written_files(const std::string& folder);
 
 // Returns why a process with LibTorch was not measured: the first that said so. Empty: all were.
 std::string read_why_unwatched(const std::string& folder);
+
+// Returns the devices of processes that have left no measurement (measurement.h), by process and
+// index: of those without LibTorch, or whose LibTorch is not watched.
+std::vector<DeviceUse> read_unwatched_uses(const std::string& folder);
 
 // Returns each once, in the order in which they came. A record that was cut short is left out.
 std::vector<Refusal> read_refusals(const std::string& folder);

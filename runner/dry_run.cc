@@ -215,9 +215,23 @@ std::vector<prediction::Measurement> read_measurements(const std::string& folder
   return measurements;
 }
 
+// Why nothing is known of processes that used a device and left no measurement. Where the run was
+// ended early, such processes may have been killed before they could write one.
+std::string why_unwatched(const Run& run, const std::string& folder) {
+  std::string why = prediction::read_why_unwatched(folder);
+  if (!why.empty() || run.unwatched_uses.empty()) return why;
+  if (run.processes.empty()) return "no process with LibTorch was watched to its end";
+  const bool ran_to_its_end =
+      run.program.status == 0 &&
+      std::all_of(run.processes.begin(), run.processes.end(),
+                  [](const auto& process) { return process.ended == prediction::Ended::kAtExit; });
+  return ran_to_its_end ? "one of its processes used a GPU and was not watched to its end" : "";
+}
+
 // Both ends are alike to a program that asks no GPU for anything.
 bool used_no_gpu(const Run& run) {
-  return run.program.status == 0 && !run.program.timed_out && run.processes.empty();
+  return run.program.status == 0 && !run.program.timed_out && run.processes.empty() &&
+         run.unwatched_uses.empty();
 }
 
 bool failed_otherwise(const Run& run) { return !run.has_ended_well() && !run.failed_allocation(); }
@@ -242,6 +256,7 @@ Run not_made_yet(const Run& run) {
   result.was_enough = false;
   result.processes.clear();
   result.why_unwatched.clear();
+  result.unwatched_uses.clear();
   result.writes = {};
   return result;
 }
@@ -454,7 +469,8 @@ class Runs {
     plan.run.steps = prediction::read_progress(plan.folder).steps;
     plan.run.was_enough = plan.is_told;
     plan.run.processes = read_measurements(plan.folder);
-    plan.run.why_unwatched = prediction::read_why_unwatched(plan.folder);
+    plan.run.unwatched_uses = prediction::read_unwatched_uses(plan.folder);
+    plan.run.why_unwatched = why_unwatched(plan.run, plan.folder);
     plan.child.reset();
     plan.is_over = true;
     absl::StatusOr<prediction::Writes> writes = hold_.writes(held(plan));

@@ -106,6 +106,7 @@ Machine& Machine::get() {
         },
         [] {
           if (machine->shared_) machine->shared_->forked();
+          machine->use_file_.forked();
           machine->messages_.mutex().unlock();
           machine->recent_.mutex().unlock();
           machine->kept_.mutex().unlock();
@@ -166,6 +167,10 @@ MemoryInfo Machine::memory_info(int device) {
 
 memledger_virtual_gpu_use Machine::use(int device) {
   std::lock_guard<std::mutex> lock(mutex_);
+  return use_locked(device);
+}
+
+memledger_virtual_gpu_use Machine::use_locked(int device) const {
   const Device& d = devices_[device];
   return {d.profile.name.c_str(),
           d.capacity,
@@ -179,6 +184,7 @@ void Machine::reset_peak(int device) {
   std::lock_guard<std::mutex> lock(mutex_);
   Device& d = devices_[device];
   d.used_high = d.used;
+  if (has_context(device)) use_file_.note(device, use_locked(device));
 }
 
 bool Machine::make_context(int device) {
@@ -193,6 +199,7 @@ bool Machine::make_context_locked(int device) {
   if (!take_memory(device, d.context_bytes)) return false;
   if (shared_) shared_->set_context(d.machine_number, true);
   contexts_.fetch_or(1u << device, std::memory_order_release);
+  use_file_.note(device, use_locked(device));
   return true;
 }
 
@@ -273,7 +280,10 @@ bool Machine::take_memory(int device, size_t bytes) {
   const bool fits = shared_ ? shared_->take(d.machine_number, bytes) : bytes <= d.capacity - d.used;
   if (!fits) return false;
   d.used += bytes;
-  d.used_high = std::max(d.used_high, d.used);
+  if (d.used > d.used_high) {
+    d.used_high = d.used;
+    if (has_context(device)) use_file_.note(device, use_locked(device));
+  }
   return true;
 }
 

@@ -17,6 +17,7 @@
 #include "virtual_gpu/profiles.h"
 #include "virtual_gpu/shared_devices.h"
 #include "virtual_gpu/specification.h"
+#include "virtual_gpu/use_file.h"
 
 extern "C" {
 
@@ -266,6 +267,7 @@ class Machine {
   bool make_context_locked(int device);
   bool charge(int device, size_t bytes);
   bool take_memory(int device, size_t bytes);
+  memledger_virtual_gpu_use use_locked(int device) const;
   void give_memory(int device, size_t bytes);
   void give_physical(const PhysicalMemory& memory);
   bool join_shared(const std::vector<DeviceSpecification>& devices);
@@ -290,6 +292,7 @@ class Machine {
 
   const Specification specification_;
   std::unique_ptr<SharedDevices> shared_;
+  UseFile use_file_;
   KeptBytes kept_;    // by `keep`
   KeptBytes recent_;  // without it, of ranks: since the last kernel
   ExchangedBytes messages_;

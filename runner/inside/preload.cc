@@ -18,11 +18,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "prediction/measure_variables.h"
 #include "runner/environment.h"
 #include "runner/inside/torch_calls.h"
 #include "runner/libtorch_release.h"
+#include "virtual_gpu/device_use.h"
 
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -182,6 +184,35 @@ void tell_that_main_has_begun() {
   const auto begins = reinterpret_cast<void (*)()>(
       dlsym(handle == nullptr ? RTLD_DEFAULT : handle, "memledger_main_begins"));
   if (begins != nullptr) begins();
+}
+
+bool is_watched() {
+  return __atomic_load_n(&memledger_handle, __ATOMIC_ACQUIRE) != nullptr ||
+         dlsym(RTLD_DEFAULT, "memledger_main_begins") != nullptr;
+}
+
+// What the virtual GPU's devices held at most, of a program that has no report: one without
+// LibTorch, or with one that is not watched.
+__attribute__((destructor)) void tell_device_use() {
+  const auto is_used = reinterpret_cast<decltype(&memledger_virtual_gpu_is_used)>(
+      dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_is_used"));
+  const auto uses = reinterpret_cast<decltype(&memledger_virtual_gpu_uses)>(
+      dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_uses"));
+  if (is_used == nullptr || uses == nullptr || !is_used() || is_quiet() || is_watched() ||
+      secure_getenv(prediction::kMeasureVariable) != nullptr)
+    return;
+  constexpr double kMiB = 1 << 20;
+  memledger_virtual_gpu_use rows[8];
+  const size_t count = std::min(uses(rows, std::size(rows)), std::size(rows));
+  for (size_t i = 0; i < count; ++i) {
+    if (rows[i].peak_bytes == 0) continue;
+    fprintf(stderr,
+            "memledger: cuda:%zu (%s): process %d took %.1f MiB of %.1f at most, %.1f of it the "
+            "CUDA context\n",
+            i, rows[i].name, getpid(), static_cast<double>(rows[i].peak_bytes) / kMiB,
+            static_cast<double>(rows[i].total_bytes) / kMiB,
+            static_cast<double>(rows[i].context_bytes) / kMiB);
+  }
 }
 
 using Main = int (*)(int, char**, char**);

@@ -141,6 +141,43 @@ TEST_CASE("what a process that is not watched takes is not known") {
   CHECK(predict("test", {alone, alone}).verdict == Verdict::kFailed);
 }
 
+TEST_CASE(
+    "of processes that are not watched the device's own figures are told, without a verdict") {
+  Run less = run(kLow, {}), more = run(kHigh, {});
+  less.processes.clear();
+  more.processes.clear();
+  less.why_unwatched = more.why_unwatched = "no process with LibTorch was watched to its end";
+  // Two processes on one device, and one on another.
+  less.unwatched_uses = {{7, 0, "test gpu", 1000 * kMiB, 10 * kMiB, 100 * kMiB},
+                         {8, 0, "test gpu", 1000 * kMiB, 10 * kMiB, 50 * kMiB}};
+  more.unwatched_uses = {{7, 0, "test gpu", 1000 * kMiB, 10 * kMiB, 300 * kMiB},
+                         {7, 1, "other gpu", 500 * kMiB, 10 * kMiB, 40 * kMiB}};
+  const Prediction prediction = predict("test", {less, more});
+  CHECK(prediction.verdict == Verdict::kNotKnown);
+  CHECK(contains(prediction.sentence(),
+                 "the values that it reads are not followed: no process with LibTorch"));
+  const Json devices = Json::parse(prediction.to_json()).at("unwatched_devices");
+  REQUIRE(devices.size() == 2);
+  CHECK(devices[0].at("device") == "cuda:0");
+  CHECK(devices[0].at("capacity_bytes") == 1000 * kMiB);
+  CHECK(devices[0].at("process_peak").at("low") == 150 * kMiB);
+  CHECK(devices[0].at("process_peak").at("high") == 300 * kMiB);
+  CHECK(devices[0].at("context").at("low") == 10 * kMiB);
+  CHECK(devices[0].at("context").at("high") == 20 * kMiB);
+  CHECK(devices[1].at("gpu") == "other gpu");
+  CHECK(contains(prediction.to_text(),
+                 "cuda:0 (test gpu, 1000.0 MiB): took 150.0 to 300.0 MiB in these runs, 10.0 to "
+                 "20.0 MiB of it the CUDA context"));
+  // A watched process beside it makes no verdict of it either.
+  Run beside = run(kLow, {device(700)});
+  beside.why_unwatched = less.why_unwatched;
+  beside.unwatched_uses = less.unwatched_uses;
+  const Prediction both = predict("test", {beside, beside});
+  CHECK(both.verdict == Verdict::kNotKnown);
+  CHECK(both.unwatched_devices.size() == 1);
+  CHECK(both.devices.size() == 1);
+}
+
 TEST_CASE("NVIDIA's own libraries are named") {
   Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
   CHECK(Json::parse(predict("test", {low, high}).to_json()).at("real_libraries").is_null());

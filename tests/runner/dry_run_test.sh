@@ -227,6 +227,28 @@ PET_MASTER_PORT=5 dry_run 12 --gpu=h100 -- sh -c "$says"
 check "a port that is named for torchrun stays, and the seed is 0" matches err '^meets at <> <5>, seed 0$'
 dry_run 12 --gpu=h100 -- /bin/true
 check "a program without a GPU" has out "it used no GPU"
+# A program of the driver alone, and one beside a program that is watched.
+cat >driver.py <<'END'
+import ctypes, os, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+for error in (cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+              cuda.cuCtxSetCurrent(context), cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(3 << 30)),
+              cuda.cuMemFree_v2(memory)):
+    assert error == 0, error
+os._exit(0)
+END
+dry_run 11 --gpu=h100 --json -- python3 driver.py
+check "without LibTorch no value is followed" has out \
+  "not known: the values that it reads are not followed: no process with LibTorch was watched to its end"
+check "what it took of the device, without the context" equal "$(figure \
+  "[d['process_peak']['low'] - d['context']['low'] for d in j['unwatched_devices']]")" "[$((3 << 30))]"
+dry_run 11 --gpu=h100 --until=exit -- sh -c 'python3 driver.py && exec "$0" 1' "$program"
+check "one of two is not watched" has out "one of its processes used a GPU and was not watched to its end"
+sed -i 's/os._exit(0)//' driver.py
+"$memledger" run --virtual-gpu=h100 -- python3 driver.py 2>err
+check "at its end the device's figures are told" matches err \
+  '^memledger: cuda:0 \(h100\): process [0-9]+ took 3[0-9]{3}\.[0-9] MiB of 8[0-9]{4}\.[0-9] at most, [0-9]{3}\.[0-9] of it the CUDA context$'
 # Another release of LibTorch, as the dynamic linker sees it.
 mkdir -p other/lib && echo 2.99.0 >other/build-version
 echo 'int torch(void) { return 0; }' | cc -x c -shared -fPIC -o other/lib/libtorch_cpu.so -Wl,-soname,libtorch_cpu.so -
