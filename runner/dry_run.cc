@@ -457,7 +457,8 @@ class Runs {
 
   bool has_ended(Plan& plan) const {
     if (plan.child->poll()) return true;
-    if ((plan.loop = prediction::read_size_loop(plan.folder))) {
+    plan.loop = prediction::read_size_loop(plan.folder);
+    if (plan.loop) {
       plan.child->kill();
       return true;
     }

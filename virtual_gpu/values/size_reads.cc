@@ -504,13 +504,9 @@ void assume(RunningOps& ops, const UnknownCopy& copy, const std::string& op) {
   const Asking asking(ops);
   const PlainCpu plain;
   const double likely = likely_content(copy);
-  double value = likely;
-  if (const std::optional<double> said = said_of(line)) {
-    row.kind = ReadKind::kSaid;
-    value = *said;
-  } else {
-    value = assumed_value(copy, row.site, likely);
-  }
+  const std::optional<double> said = said_of(line);
+  const double value = said ? *said : assumed_value(copy, row.site, likely);
+  if (said) row.kind = ReadKind::kSaid;
   row.assumed = value;
   count_in_row(row);
   if (LoopWatch::get().wants(0)) LoopWatch::get().note({row.site, 0, false}, line);
