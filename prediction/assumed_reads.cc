@@ -187,6 +187,13 @@ const Run* run_with(const MeasuredRead& read, const std::string& value, Run::End
              : nullptr;
 }
 
+const Run* run_at_either_end(const MeasuredRead& read, const std::string& value,
+                             const std::vector<Run>& runs, const std::vector<Run>& assuming) {
+  const Run* const run = run_with(read, value, end_of(read, runs), assuming);
+  // A program that does not fit is tried at the low end.
+  return run != nullptr ? run : run_with(read, value, Run::End::kLow, assuming);
+}
+
 // What other values do, from small to huge.
 struct Tried {
   std::string value;
@@ -197,10 +204,15 @@ struct Tried {
 std::vector<Tried> tried_values(const MeasuredRead& read, const std::vector<Run>& runs,
                                 const std::vector<Run>& assuming) {
   std::vector<Tried> tried;
-  for (const std::string& value : other_values(read)) {
-    const Run* run = run_with(read, value, end_of(read, runs), assuming);
-    // A program that does not fit is tried at the low end.
-    if (run == nullptr) run = run_with(read, value, Run::End::kLow, assuming);
+  for (std::string value : other_values(read)) {
+    const Run* run = run_at_either_end(read, value, runs, assuming);
+    const bool is_taken = run != nullptr && outcome_of(*run, runs) != Outcome::kFailed;
+    if (value == kAssumeHuge && !is_taken) {
+      if (const Run* const less = run_at_either_end(read, kAssumeMillion, runs, assuming)) {
+        value = kAssumeMillion;
+        run = less;
+      }
+    }
     if (run == nullptr) continue;
     // It may have ended before the read.
     if (run->has_ended_well() && !has_read(*run, read)) continue;
@@ -209,16 +221,22 @@ std::vector<Tried> tried_values(const MeasuredRead& read, const std::vector<Run>
   return tried;
 }
 
-// Whether the largest values that the program takes have one peak: then larger ones have it, too.
+const Run* find_tried(const std::vector<Tried>& tried, std::string_view value) {
+  const auto found = std::find_if(tried.begin(), tried.end(), [&](const Tried& one) {
+    return one.value == value && one.outcome != Outcome::kFailed;
+  });
+  return found == tried.end() ? nullptr : found->run;
+}
+
+// Whether the largest values that the program takes have one peak: then larger ones have it, too. A
+// million is so little that it may hide below the peak, so that nothing may depend on it.
 bool has_largest(const std::vector<Tried>& tried) {
-  const Run* large = nullptr;
-  const Run* huge = nullptr;
-  for (const Tried& one : tried) {
-    if (one.outcome == Outcome::kFailed) continue;
-    if (one.value == kAssumeLarge) large = one.run;
-    if (one.value == kAssumeHuge) huge = one.run;
-  }
-  return large != nullptr && huge != nullptr && peaks_of(*large) == peaks_of(*huge);
+  const Run* const large = find_tried(tried, kAssumeLarge);
+  if (large == nullptr) return false;
+  if (const Run* const huge = find_tried(tried, kAssumeHuge))
+    return peaks_of(*large) == peaks_of(*huge);
+  const Run* const million = find_tried(tried, kAssumeMillion);
+  return million != nullptr && allocations_of(*large) == allocations_of(*million);
 }
 
 Effect effect_of(const MeasuredRead& read, const std::vector<Tried>& tried) {
@@ -297,29 +315,60 @@ class Plan {
   }
 
   void add(const std::vector<MeasuredRead>& sites, bool is_alone) {
-    std::vector<MeasuredRead> tried_again;
-    const bool any_late = std::any_of(
-        sites.begin(), sites.end(), [this](const auto& site) { return is_read_late(site, runs_); });
+    if (!is_alone && !add_at_once(sites)) return;
     for (const MeasuredRead& site : sites) {
-      const Run::End end = end_of(site, runs_);
       for (const std::string& value : other_values(site)) {
-        if (is_alone) {
-          want({{site.site, value}}, end, is_read_late(site, runs_));
-          continue;
-        }
-        const std::vector<AssumedRead> all = {{all_of_kind(site), value}};
-        want(all, end, any_late);
-        const Run* const made = find_made(assuming_, all, end);
-        if (made != nullptr && !is_without_effect(outcome_of(*made, runs_)) &&
-            (tried_again.empty() || tried_again.back().site != site.site))
-          tried_again.push_back(site);
+        if (is_alone || something_came_of_all(site, value)) add_alone(site, value);
       }
     }
-    if (tried_again.size() > kMaxAfterAll) return;  // too many to be tried one by one
-    for (const MeasuredRead& site : tried_again) {
-      for (const std::string& value : other_values(site))
-        want({{site.site, value}}, end_of(site, runs_), is_read_late(site, runs_));
+  }
+
+  // Returns whether those are few enough to be tried one by one that something may come of.
+  bool add_at_once(const std::vector<MeasuredRead>& sites) {
+    const bool any_late = std::any_of(
+        sites.begin(), sites.end(), [this](const auto& site) { return is_read_late(site, runs_); });
+    size_t tried_again = 0;
+    for (const MeasuredRead& site : sites) {
+      const Run::End end = end_of(site, runs_);
+      bool is_tried_again = false;
+      for (const std::string& value : other_values(site)) {
+        want({{all_of_kind(site), value}}, end, any_late);
+        if (value == kAssumeHuge && has_failed({{all_of_kind(site), value}}, end))
+          want({{all_of_kind(site), kAssumeMillion}}, end, any_late);
+        is_tried_again |= something_came_of_all(site, value);
+      }
+      tried_again += is_tried_again;
     }
+    return tried_again <= kMaxAfterAll;
+  }
+
+  // Whether the value has an effect where all reads of its kind have it. Where the program takes no
+  // huge one, a million is in its place.
+  bool something_came_of_all(const MeasuredRead& site, const std::string& value) const {
+    const Run::End end = end_of(site, runs_);
+    const char* const kind = all_of_kind(site);
+    const Run* made = find_made(assuming_, {{kind, value}}, end);
+    if (value == kAssumeHuge && has_failed({{kind, value}}, end))
+      made = find_made(assuming_, {{kind, kAssumeMillion}}, end);
+    return made != nullptr && !is_without_effect(outcome_of(*made, runs_));
+  }
+
+  bool has_failed(const std::vector<AssumedRead>& assumed, Run::End end) const {
+    const Run* const made = find_made(assuming_, assumed, end);
+    return made != nullptr && outcome_of(*made, runs_) == Outcome::kFailed;
+  }
+
+  void add_alone(const MeasuredRead& site, const std::string& value) {
+    const Run::End end = end_of(site, runs_);
+    const bool is_late = is_read_late(site, runs_);
+    want({{site.site, value}}, end, is_late);
+    if (value != kAssumeHuge || !has_failed({{site.site, value}}, end)) return;
+    // Where other values allocate alike, nothing is open.
+    const std::vector<Tried> tried = tried_values(site, runs_, assuming_);
+    const bool is_open = std::any_of(tried.begin(), tried.end(), [](const Tried& one) {
+      return one.outcome != Outcome::kAlike && one.outcome != Outcome::kFailed;
+    });
+    if (is_open) want({{site.site, kAssumeMillion}}, end, is_late);
   }
 
   // What takes less moves the low end.

@@ -38,6 +38,7 @@ inline constexpr char kAssumeSmall[] = "small";
 inline constexpr char kAssumeOne[] = "one";
 inline constexpr char kAssumeLarge[] = "large";
 inline constexpr char kAssumeHuge[] = "huge";
+inline constexpr char kAssumeMillion[] = "million";  // where a program takes no huge one
 
 // A loop that an assumed size drives and that would not end in time (run_files.h). The run is no
 // use from there on.

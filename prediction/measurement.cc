@@ -179,7 +179,8 @@ Json json(const MeasuredRead& read) {
           {"site", read.site},
           {"assumed", read.assumed},
           {"before_cap", read.before_cap},
-          {"loop", read.loop}};
+          {"loop", read.loop},
+          {"last_read", read.last_read}};
 }
 
 MeasuredRead::Kind kind_of(const std::string& text) {
@@ -203,6 +204,7 @@ MeasuredRead read_of(const Json& json) {
   read.assumed = json.at("assumed");
   read.before_cap = json.at("before_cap");
   read.loop = json.at("loop");
+  read.last_read = json.at("last_read");
   return read;
 }
 

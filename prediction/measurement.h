@@ -118,6 +118,7 @@ struct MeasuredRead {
   // would have been, and the line of the loop. 0: it was not.
   int64_t before_cap = 0;
   std::string loop = {};
+  int64_t last_read = 0;  // of all reads of its process, from 1, the number of its last one
   // The caller knows from elsewhere that other values make the same allocations: it is not tried.
   bool is_harmless = false;
 };

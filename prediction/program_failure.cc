@@ -102,12 +102,13 @@ std::string time_limit(const Run& run) {
 // The value that the program read last before it failed, if it is one that only a device has.
 std::string advice_on_reads(const Run& run) {
   for (const Measurement& process : run.processes) {
-    const auto last = std::find_if(
-        process.unknown_reads.rbegin(), process.unknown_reads.rend(), [](const MeasuredRead& read) {
-          return read.kind != MeasuredRead::Kind::kReceived &&
-                 read.kind != MeasuredRead::Kind::kModel && !is_sent(read);
-        });
-    if (last == process.unknown_reads.rend()) continue;
+    const MeasuredRead* last = nullptr;
+    for (const MeasuredRead& read : process.unknown_reads) {
+      const bool may_steer = read.kind != MeasuredRead::Kind::kReceived &&
+                             read.kind != MeasuredRead::Kind::kModel && !is_sent(read);
+      if (may_steer && (last == nullptr || read.last_read >= last->last_read)) last = &read;
+    }
+    if (last == nullptr) continue;
     const MeasuredRead& read = *last;
     const std::string where = read.place.empty() ? "" : " in " + short_place(read.place);
     const bool is_size = read.kind == MeasuredRead::Kind::kSize;

@@ -234,6 +234,20 @@ bool used_no_gpu(const Run& run) {
          run.unwatched_uses.empty();
 }
 
+// Whether it may have failed as sizes that only the device has were the smallest possible.
+bool may_lack_sizes(const Plan& plan) {
+  if (plan.run.end != Run::End::kLow || plan.run.assumes_sizes) return false;
+  return !has_option(plan.request->gpu, "reads") && plan.request->made.empty() &&
+         std::any_of(plan.run.processes.begin(), plan.run.processes.end(),
+                     [](const prediction::Measurement& process) {
+                       return std::any_of(process.unknown_reads.begin(),
+                                          process.unknown_reads.end(), [](const auto& read) {
+                                            return read.kind ==
+                                                   prediction::MeasuredRead::Kind::kSize;
+                                          });
+                     });
+}
+
 bool failed_otherwise(const Run& run) { return !run.has_ended_well() && !run.failed_allocation(); }
 
 size_t runs_at_once() { return std::clamp(std::thread::hardware_concurrency(), 1u, 4u); }
@@ -298,9 +312,10 @@ class Runs {
       return status;
     for (Plan& plan : plans) {
       if (plan.was_alone || plan.loop || plan.run.program.timed_out || used_no_gpu(plan.run) ||
-          !failed_otherwise(plan.run))
+          !failed_otherwise(plan.run) || fails_by_itself(plan, plans))
         continue;
       if (const absl::Status status = make_alone(plan); !status.ok()) return status;
+      are_disturbed_ |= !failed_otherwise(plan.run);
       // It fails by itself, and so do the others, unless each assumes something else.
       if (failed_otherwise(plan.run) && plan.run.assumed_reads.empty()) break;
     }
@@ -359,6 +374,16 @@ class Runs {
       plan.is_over = true;
     }
     return were_running;
+  }
+
+  // Whether what the run assumes explains that it failed, and not those that ran beside it.
+  bool fails_by_itself(const Plan& plan, const std::vector<Plan>& plans) const {
+    if (!plan.run.assumed_reads.empty()) return !are_disturbed_;
+    if (!may_lack_sizes(plan)) return false;
+    return std::any_of(plans.begin(), plans.end(), [&](const Plan& other) {
+      return other.request == plan.request && other.run.end == Run::End::kHigh &&
+             !failed_otherwise(other.run);
+    });
   }
 
   absl::Status make_alone(Plan& plan) {
@@ -447,7 +472,8 @@ class Runs {
 
   bool has_ended(Plan& plan) const {
     if (plan.child->poll()) return true;
-    if ((plan.loop = prediction::read_size_loop(plan.folder))) {
+    plan.loop = prediction::read_size_loop(plan.folder);
+    if (plan.loop) {
       plan.child->kill();
       return true;
     }
@@ -506,6 +532,7 @@ class Runs {
   const steady_clock::time_point began_ = steady_clock::now();
   steady_clock::time_point next_telling_;
   size_t started_ = 0, ended_ = 0, expected_ = 0;
+  bool are_disturbed_ = false;  // one failed only because others ran beside it
   const std::function<void(const Plan&)>* told_ = nullptr;
 };
 

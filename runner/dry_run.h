@@ -92,8 +92,9 @@ struct DryRunnerOptions {
 // before a call returns.
 //
 // Runs are made side by side, as many as there are processors, at most four. One that fails for
-// another reason than memory is made again alone: programs may disturb each other by the ports and
-// files that they share. What a run writes is discarded with it, unless the options allow it.
+// another reason than memory is made again alone, unless what it assumes explains it: programs may
+// disturb each other by the ports and files that they share. What a run writes is discarded with
+// it, unless the options allow it.
 class DryRunner {
  public:
   explicit DryRunner(DryRunnerOptions options) : options_(std::move(options)) {}

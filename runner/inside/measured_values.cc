@@ -218,6 +218,7 @@ MeasuredRead read_of(const virtual_gpu::ReadRow& row) {
   read.assumed = row.assumed;
   read.before_cap = static_cast<int64_t>(row.before_cap);
   read.loop = short_place(row.loop);
+  read.last_read = static_cast<int64_t>(row.last_read);
   read.has_upper_bound =
       row.site.empty() && row.kind != ReadKind::kUnboundedSize && row.before_cap == 0;
   return read;

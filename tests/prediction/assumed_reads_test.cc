@@ -213,6 +213,43 @@ TEST_CASE("values with which the program fails are none that it goes on with") {
   CHECK(contains(check.prediction().to_text(), "a condition; with another the program fails"));
 }
 
+TEST_CASE("where a program takes no huge number, a million has to allocate as a large one does") {
+  OneRead token(Kind::kNumber);
+  Run other = token.of(800);
+  ++other.processes[0].devices[0].allocations;
+  token.with("one", other).with("large", other).with("huge", failed(token.of(800)));
+  CHECK(token.prediction().verdict == Verdict::kNotKnown);
+  CHECK(token.wanted() == Words{"a=million"});
+  SUBCASE("it does") {
+    token.with("million", other);
+    CHECK(token.wanted().empty());
+    CHECK(token.prediction().verdict == Verdict::kFits);
+    CHECK(token.read().effect == Effect::kSamePeak);
+    CHECK(contains(token.prediction().to_text(), "tried with 4 values, which have the same peak"));
+  }
+  SUBCASE("it allocates more below the same peak") {
+    Run more = other;
+    more.processes[0].devices[0].requested_in_all += 4 * kMiB;
+    token.with("million", more);
+    CHECK(token.prediction().verdict == Verdict::kNotKnown);
+  }
+  SUBCASE("the program takes no million either") {
+    token.with("million", failed(token.of(800)));
+    CHECK(token.wanted().empty());
+    CHECK(token.prediction().verdict == Verdict::kNotKnown);
+  }
+  SUBCASE("a huge one that ends is what counts") {
+    OneRead taken(Kind::kNumber);
+    taken.with("one", other).with("large", other).with("huge", taken.of(900));
+    taken.with("million", other);
+    CHECK(taken.prediction().verdict == Verdict::kNotKnown);
+  }
+  // Where all allocate alike, nothing is open.
+  OneRead index(Kind::kNumber);
+  index.with("one", index.of(800)).with("large", index.of(800)).with("huge", failed(index.of(800)));
+  CHECK(index.wanted().empty());
+}
+
 TEST_CASE("a condition's other way gives the other end of the interval") {
   OneRead more(Kind::kBranch);
   more.with("other", more.of(900));
@@ -270,15 +307,28 @@ TEST_CASE("many reads are tried at once, and one by one where something came of 
   SUBCASE("they do not") {
     add("numbers", "huge", 900);
     CHECK(predict("test", runs).verdict == Verdict::kNotKnown);
-    CHECK(assuming_runs("test", runs).size() == 12);
-    for (const char* const site : {"a", "b", "c", "d"}) {
-      for (const char* const value : {"small", "large", "huge"})
-        add(site, value, std::string(site) + value == "chuge" ? 900 : 800);
-    }
+    // Only with the value of which something came.
+    CHECK(words(assuming_runs("test", runs)) == Words{"a=huge", "b=huge", "c=huge", "d=huge"});
+    for (const char* const site : {"a", "b", "c", "d"})
+      add(site, "huge", std::string(site) == "c" ? 900 : 800);
     CHECK(assuming_runs("test", runs).empty());
     const Prediction prediction = predict("test", runs);
     CHECK(prediction.verdict == Verdict::kNotKnown);
     CHECK(contains(prediction.sentence(), "c.py:12"));
+    CHECK(prediction.unknown_reads.at(0).effect == Effect::kOpen);
+    CHECK(prediction.unknown_reads.at(1).effect == Effect::kNone);
+  }
+  SUBCASE("the program takes no huge one") {
+    runs.push_back(assuming(failed(run(kHigh, 800, reads)), "numbers", "huge"));
+    CHECK(words(assuming_runs("test", runs)) == Words{"numbers=million"});
+    CHECK(predict("test", runs).verdict == Verdict::kNotKnown);
+    std::vector<Run> alike = runs;
+    alike.push_back(assuming(run(kHigh, 800, reads), "numbers", "million"));
+    CHECK(assuming_runs("test", alike).empty());
+    CHECK(predict("test", alike).verdict == Verdict::kFits);
+    // Nor a million: which one it does not take is found one by one.
+    runs.push_back(assuming(failed(run(kHigh, 800, reads)), "numbers", "million"));
+    CHECK(words(assuming_runs("test", runs)) == Words{"a=huge", "b=huge", "c=huge", "d=huge"});
   }
 }
 

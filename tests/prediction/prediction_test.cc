@@ -609,6 +609,14 @@ TEST_CASE("why a program failed is one sentence that names the cause") {
         "failed: the program ended with 1: uncaught exception: no boxes, perhaps because it read a "
         "value that only the device has as 0 (aten::nonzero in boxes.py:7); "
         "--assume=boxes.py:7=VALUE says what it is");
+  // The last one that was read, wherever it stands.
+  Run by_size = misled;
+  std::vector<MeasuredRead>& reads = by_size.processes[0].unknown_reads;
+  reads.insert(reads.begin(), {"aten::to", "boxes.py:9", 1, 0});
+  reads[0].last_read = 5;
+  reads[1].last_read = 3;
+  CHECK(contains(predict("test", {by_size, by_size}).sentence(),
+                 "as the smallest possible (aten::to in boxes.py:9)"));
   // The other end goes on: what is known is not all.
   const Prediction half = predict("test", {misled, run(kHigh, {device(500)})});
   CHECK(half.verdict == Verdict::kNotKnown);

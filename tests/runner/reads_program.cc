@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -108,6 +109,27 @@ void index(int) {
       static_cast<size_t>(at::randint(8, {200'000}, on_cuda(at::kLong)).max().item<int64_t>())));
 }
 
+int64_t token() {
+  const at::Tensor x = at::randint(8, {200'000}, on_cuda(at::kLong));
+  const int64_t token = x.max().item<int64_t>();
+  if (token > std::numeric_limits<uint32_t>::max()) std::exit(EXIT_FAILURE);  // as tokenizers do
+  return token;
+}
+// What it allocates depends on whether a token is the first one.
+void refused_token(int) {
+  if (token() != 0) at::empty({1 << 20}, on_cuda(at::kByte));
+  gibibytes(8);
+}
+// It depends on the token itself, below the peak.
+void refused_size(int) {
+  at::empty({token()}, on_cuda(at::kByte));
+  gibibytes(8);
+}
+// Expects that something is found.
+void no_box(int) {
+  if (at::nonzero(random(200'000) > 0.4).size(0) == 0) std::exit(EXIT_FAILURE);
+}
+
 // A loop over as many labels as there may be. A round takes some 100 us.
 void label_loop(int) {
   const at::Tensor x = at::randint(1'000'000, {10'000'000}, on_cuda(at::kLong));
@@ -154,15 +176,26 @@ void early_stopping(int) {
 }
 
 const std::map<std::string, void (*)(int)> kModes = {
-    {"is_finite", &is_finite},   {"is_no_nan", &is_no_nan},
-    {"scaler", &scaler},         {"prints", &prints},
-    {"truth", &truth},           {"fraction", &fraction},
-    {"bucket", &bucket},         {"bounded", &bounded},
-    {"host_mask", &host_mask},   {"host_fractions", &host_fractions},
-    {"endless", &endless},       {"index", &index},
-    {"early", &early_stopping},  {"beside", &beside},
-    {"reused", &reused},         {"batches", &batches},
+    {"is_finite", &is_finite},
+    {"is_no_nan", &is_no_nan},
+    {"scaler", &scaler},
+    {"prints", &prints},
+    {"truth", &truth},
+    {"fraction", &fraction},
+    {"bucket", &bucket},
+    {"bounded", &bounded},
+    {"host_mask", &host_mask},
+    {"host_fractions", &host_fractions},
+    {"endless", &endless},
+    {"index", &index},
+    {"early", &early_stopping},
+    {"beside", &beside},
+    {"reused", &reused},
+    {"batches", &batches},
     {"label_loop", &label_loop},
+    {"no_box", &no_box},
+    {"refused_token", &refused_token},
+    {"refused_size", &refused_size},
 };
 
 }  // namespace

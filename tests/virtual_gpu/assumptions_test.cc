@@ -14,7 +14,8 @@ namespace {
 
 TEST_CASE("what a dry-run says of lines and reads") {
   const Assumptions assumptions(
-      "at\tsrc/train.py:12\t4096\nat\ta.cc:7\t0.5\n00ff\thuge\ntruths\tother\nno word\n\tx\n");
+      "at\tsrc/train.py:12\t4096\nat\ta.cc:7\t0.5\n00ff\thuge\n00fd\tmillion\ntruths\tother\nno "
+      "word\n\tx\n");
   CHECK(assumptions.has_lines());
   CHECK(assumptions.at("/home/me/src/train.py:12 main").value() == 4096);
   CHECK(assumptions.at("a.cc:7").value() == 0.5);
@@ -22,6 +23,7 @@ TEST_CASE("what a dry-run says of lines and reads") {
   CHECK_FALSE(assumptions.at("/home/me/other/train.py:12 main").has_value());
   CHECK_FALSE(assumptions.at("extra.cc:7 main").has_value());
   CHECK((assumptions.of("00ff", false) == Assumed::kHuge));
+  CHECK((assumptions.of("00fd", false) == Assumed::kMillion));
   CHECK((assumptions.of("00fe", false) == Assumed::kLikely));
   CHECK((assumptions.of("00fe", true) == Assumed::kOther));
   CHECK_FALSE(Assumptions("").has_lines());
@@ -62,6 +64,10 @@ TEST_CASE("large numbers rise from read to read, and huge ones fall") {
       CHECK(at_read(Assumed::kHuge, read) > at_read(Assumed::kHuge, read + 1));
     }
     CHECK(at_read(Assumed::kHuge, 1000) > 4096 + 1000);
+    if (type == at::kHalf) continue;  // its largest is less than a million
+    for (uint64_t read = 0; read < 100; ++read)
+      CHECK(at_read(Assumed::kMillion, read) < at_read(Assumed::kMillion, read + 1));
+    CHECK(at_read(Assumed::kMillion, 0) > 990'000);
   }
 }
 

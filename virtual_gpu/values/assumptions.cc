@@ -22,9 +22,11 @@ constexpr double kLargeNumber = 4096;
 // More bytes than any machine has, so that nobody gets them.
 constexpr double kHugeNumber = 1099511627776;  // 2^40
 constexpr double kHugeFraction = 1e30;
+constexpr double kMillionNumber = 1e6;
 constexpr double kLargestHalf = 65504;
 // More than the step of each type there, and so slow that a thousandth read is as large.
-constexpr double kRise = 32;  // bfloat16's step at 4096
+constexpr double kRise = 32;             // bfloat16's step at 4096
+constexpr double kRiseOfMillion = 8192;  // above it
 constexpr double kFall = 0.99, kFallOfHalf = 0.999;
 
 double huge_number(c10::ScalarType type, uint64_t read) {
@@ -37,7 +39,7 @@ double huge_number(c10::ScalarType type, uint64_t read) {
 constexpr std::pair<std::string_view, Assumed> kWords[] = {
     {prediction::kAssumeOther, Assumed::kOther}, {prediction::kAssumeSmall, Assumed::kSmall},
     {prediction::kAssumeOne, Assumed::kOne},     {prediction::kAssumeLarge, Assumed::kLarge},
-    {prediction::kAssumeHuge, Assumed::kHuge},
+    {prediction::kAssumeHuge, Assumed::kHuge},   {prediction::kAssumeMillion, Assumed::kMillion},
 };
 
 std::optional<Assumed> assumed_of(std::string_view word) {
@@ -173,6 +175,8 @@ double assumed_number(Assumed assumed, c10::ScalarType type, bool is_alone, doub
       return 1;
     case Assumed::kLarge:
       return kLargeNumber + kRise * static_cast<double>(read);
+    case Assumed::kMillion:
+      return kMillionNumber + kRiseOfMillion * static_cast<double>(read);
     case Assumed::kHuge:
       return huge_number(type, read);
   }

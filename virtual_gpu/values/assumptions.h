@@ -18,6 +18,7 @@ enum class Assumed : uint8_t {
   kOne,
   kLarge,
   kHuge,
+  kMillion,  // for programs that take no huge one
 };
 
 // What `memledger dry-run` told this process in kAssumptionsVariable. Read once; thread-safe.

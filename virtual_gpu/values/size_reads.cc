@@ -92,14 +92,22 @@ struct Row {
   std::string site = {};
   double assumed = 0;
   uint64_t before_cap = 0;
+  uint64_t last_read = 0;
 };
 
 struct Rows {
   ForkSafeMutex mutex;
   std::vector<Row> rows;
+  uint64_t reads = 0;
   pid_t process = 0;
   bool is_quiet = false;
   bool has_short_report = false;  // of the run
+
+  // With the lock held.
+  void count(Row& row) {
+    ++row.count;
+    row.last_read = ++reads;
+  }
 };
 
 // Never destroyed: operators may run until the end.
@@ -252,7 +260,7 @@ size_t count_in_row(const Row& wanted) {
     return other.kind == wanted.kind && other.site == wanted.site && other.op == wanted.op;
   });
   if (row == all.rows.end()) row = all.rows.insert(row, wanted);
-  ++row->count;
+  all.count(*row);
   return static_cast<size_t>(row - all.rows.begin());
 }
 
@@ -265,7 +273,7 @@ uint32_t note(const std::string& op, ReadKind kind) {
       return other.kind == kind && other.op == op && other.site.empty();
     });
     if (row != all.rows.end()) {
-      ++row->count;
+      all.count(*row);
       return static_cast<uint32_t>(row - all.rows.begin()) + 1;
     }
   }
@@ -496,13 +504,9 @@ void assume(RunningOps& ops, const UnknownCopy& copy, const std::string& op) {
   const Asking asking(ops);
   const PlainCpu plain;
   const double likely = likely_content(copy);
-  double value = likely;
-  if (const std::optional<double> said = said_of(line)) {
-    row.kind = ReadKind::kSaid;
-    value = *said;
-  } else {
-    value = assumed_value(copy, row.site, likely);
-  }
+  const std::optional<double> said = said_of(line);
+  const double value = said ? *said : assumed_value(copy, row.site, likely);
+  if (said) row.kind = ReadKind::kSaid;
   row.assumed = value;
   count_in_row(row);
   if (LoopWatch::get().wants(0)) LoopWatch::get().note({row.site, 0, false}, line);
@@ -866,7 +870,7 @@ std::vector<ReadRow> unknown_reads(bool with_lines) {
     result.push_back({row.op, row.kind, row.count, row.dependent_bytes,
                       with_lines ? to_string(row.where) : row.where.python,
                       is_settled ? "" : row.site, row.assumed, row.before_cap,
-                      loop == nullptr ? "" : *loop});
+                      loop == nullptr ? "" : *loop, row.last_read});
   }
   return result;
 }

@@ -45,6 +45,7 @@ struct ReadRow {
   // line of the loop; 0: it is not.
   uint64_t before_cap = 0;
   std::string loop;
+  uint64_t last_read = 0;  // of all reads of the process, from 1, the number of its last one
 };
 
 // Rows so far: sizes first and by bytes, then numbers. Lines of C++ take a while to look up;
