@@ -370,6 +370,7 @@ std::string FitReport::to_json() const {
       {"tried", std::move(rows)},
       {"falling", falling ? Json::array({falling->first, falling->second}) : Json(nullptr)},
       {"remedies", remedies_json(*this)},
+      {"note", note.empty() ? Json(nullptr) : Json(note)},
       {"runs", runs}};
   return memledger::to_text(result);
 }
@@ -377,6 +378,7 @@ std::string FitReport::to_json() const {
 std::string FitReport::to_text(size_t width) const {
   return fmt::format("{}: {}\n", printable(gpu), sentence()) + picture(*this, width) +
          falling_text(*this) + fragments_text(*this) + remedies_text(*this) +
+         (note.empty() ? "" : "\n" + note + "\n") +
          fmt::format("\n{} value{}, {} runs of the program\n", tried.size(),
                      tried.size() == 1 ? "" : "s", runs);
 }

@@ -38,6 +38,7 @@ struct FitReport {
   std::optional<FitPoint> remedied;
   std::vector<MeasuredRemedy> measured;
   std::vector<EstimatedRemedy> estimated;
+  std::string note;     // what the reader should know of the largest value's figures; may be empty
   size_t runs = 0;      // of the program, all together
   int64_t seconds = 0;  // after which the search was ended; 0: it came to its end
 

@@ -309,6 +309,7 @@ class Search {
       report.remedied = point;
       if (prediction.peak) report.estimated = prediction::estimated_remedies(*prediction.peak);
     }
+    if (report.outcome.largest) report.note = tried_[*report.outcome.largest].prediction.note;
     report.runs = session_.runs();
     return absl::OkStatus();
   }

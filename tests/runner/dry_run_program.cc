@@ -14,7 +14,7 @@
 // the host knows, by a series of numbers that N begins. `evaluate=N` ends with N rows without
 // gradients. `share=N` allocates N thousandths of the device's memory and trains nothing. `huge=M`
 // reads the loss, which only the device knows; where it is huge, M such batches or more take
-// another 32 MiB.
+// another GiB.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <sys/stat.h>
@@ -125,7 +125,7 @@ void train_epochs(int epochs, int64_t batch) {
 
 void read_loss(const at::Tensor& loss, bool may_take_more) {
   constexpr float kHuge = 1e20f;
-  if (loss.item<float>() > kHuge && may_take_more) megabytes(32);
+  if (loss.item<float>() > kHuge && may_take_more) megabytes(1024);
 }
 
 // Returns N of a mode `NAME=N`; 0 for other modes.

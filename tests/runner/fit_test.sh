@@ -56,10 +56,16 @@ fit 0 --gpu=h100:640MiB --json -- "$program" 4 'batch={}' huge=1000000
 check "the same largest where a loss is read" equal "$(figure "d['largest']")" "$largest"
 check "no other values of it for each batch" test \
   "$(figure "d['runs'] - $runs_without_reads")" -le 20
+# One that decides nothing with small values, and does with large ones: the search goes on below.
+fit 0 --gpu=h100:640MiB --to=8 --json -- "$program" 4 'batch={}' huge=5
+check "the largest with which the loss decides nothing" equal \
+  "$(figure "(d['largest'], d['next'])")" "(4, 5)"
 
 fit 0 --gpu=h100:640MiB --to=9 --arg='batch={}' --json=fit.json -- "$program" 4
 check "all fit: said" has out "the largest that fits is batch=9, and no larger value was asked for"
 check "the JSON in a file" has fit.json '"largest":9,"next":null,"end":"all fit"'
+fit 0 --gpu=orin --to=2 --arg='batch={}' -- "$program" 4
+check "a device that may have less memory is named" has out "cuda:0 may have less: the memory is the host's"
 fit 10 --gpu=h100:64MiB --arg='batch={}' -- "$program" 4
 check "none fits: what is short" matches out 'none fits: batch=1 does not fit: '
 fit 2 --gpu=h100 --arg='ignored={}' -- "$program" 2
