@@ -7,8 +7,8 @@
 
 namespace memledger::prediction {
 
-// PID.devices in the folder of kMeasureVariable: an array of kMaxDeviceUses, one for each device
-// that CUDA shows. The process maps it and writes it in place.
+// PID.devices in the folder of kMeasureVariable, or PID.N.devices after the Nth exec(): an array of
+// kMaxDeviceUses, one for each device of the machine. The process maps it and writes it in place.
 inline constexpr char kDeviceUseExtension[] = ".devices";
 inline constexpr int kMaxDeviceUses = 8;
 

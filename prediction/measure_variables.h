@@ -44,6 +44,8 @@ inline constexpr char kAssumeMillion[] = "million";  // where a program takes no
 // use from there on.
 inline constexpr char kSizeLoop[] = "loop";
 
+// PID.watched: the process is measured, and has a PID.json unless it is killed.
+inline constexpr char kWatchedExtension[] = ".watched";
 // PID.progress: one line, replaced in place while the process runs.
 inline constexpr char kProgressExtension[] = ".progress";
 // The paths of written files, each ended by a zero byte, as a path may hold a newline; all

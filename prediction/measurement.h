@@ -29,11 +29,12 @@ struct MeasuredDevice {
   int64_t requested_in_all = 0;
 };
 
-// What a process that is not watched took of one device, in bytes.
+// What a process that has left no measurement took of one device, in bytes.
 struct DeviceUse {
   int process = 0;
-  int index = 0;
-  std::string gpu;  // as CUDA calls it
+  bool is_watched = false;  // it was killed before it could leave one
+  int index = 0;            // of the machine
+  std::string gpu;          // as CUDA calls it
   int64_t capacity_bytes = 0;
   int64_t context_bytes = 0;  // part of the peak
   int64_t process_peak = 0;

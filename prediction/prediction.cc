@@ -327,6 +327,7 @@ std::map<int, UnwatchedDevice> unwatched_sums(const Run& run) {
     sum.capacity_bytes = use.capacity_bytes;
     sum.process_peak = {sum.process_peak.low + use.process_peak,
                         sum.process_peak.high + use.process_peak};
+    ++sum.processes;
     sum.context = {sum.context.low + use.context_bytes, sum.context.high + use.context_bytes};
   }
   return sums;
@@ -340,6 +341,13 @@ std::vector<UnwatchedDevice> unwatched_devices(const std::vector<Run>& runs) {
       if (is_new) continue;
       known->second.process_peak.include(sum.process_peak.low);
       known->second.context.include(sum.context.low);
+      known->second.processes = std::max(known->second.processes, sum.processes);
+    }
+  }
+  for (const Run& run : runs) {
+    const std::map<int, UnwatchedDevice> sums = unwatched_sums(run);
+    for (auto& [index, device] : all) {
+      if (sums.count(index) == 0) device.process_peak.low = device.context.low = 0;
     }
   }
   std::vector<UnwatchedDevice> devices;
@@ -352,8 +360,7 @@ void note_unwatched(const std::string& why, Prediction& prediction) {
   prediction.verdict = Verdict::kNotKnown;
   prediction.reason =
       absl::StrCat(prediction.unwatched_devices.empty() ? "what it takes is not measured: "
-                                                        : "the values that it reads are not "
-                                                          "followed: ",
+                                                        : "not all of it is watched: ",
                    why);
   for (DevicePrediction& device : prediction.devices) device.verdict = Verdict::kNotKnown;
 }

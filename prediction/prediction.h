@@ -57,14 +57,15 @@ struct DevicePrediction {
   int64_t headroom_bytes() const { return capacity_bytes - process_peak.high; }
 };
 
-// One GPU, of which processes took memory that are not watched: the sum of their peaks, from the
-// run that took least to the one that took most. The values that they read are not followed, so
-// another run may take more or less.
+// One GPU, of which processes took memory that left no measurement: the sum of their peaks, whether
+// or not they came together, from the run that took least to the one that took most. The values
+// that they read are not followed, so another run may take more or less.
 struct UnwatchedDevice {
   std::string device;  // cuda:0
   std::string gpu;     // NVIDIA H200
   int64_t capacity_bytes = 0;
   Interval process_peak, context;
+  int64_t processes = 0;  // in the run that had most
 };
 
 // What another setting of LibTorch's allocator changes.

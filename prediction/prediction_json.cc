@@ -142,7 +142,8 @@ Json json(const std::vector<UnwatchedDevice>& devices) {
                     {"gpu", device.gpu},
                     {"capacity_bytes", device.capacity_bytes},
                     {"process_peak", json(device.process_peak)},
-                    {"context", json(device.context)}});
+                    {"context", json(device.context)},
+                    {"processes", device.processes}});
   return rows;
 }
 

@@ -269,10 +269,12 @@ std::string short_device_line(const DevicePrediction& device) {
 std::string unwatched_lines(const Prediction& prediction) {
   std::string text;
   for (const UnwatchedDevice& device : prediction.unwatched_devices) {
-    text += fmt::format("{}{} ({}, {}): took {} in these runs, {} of it the CUDA context\n",
-                        text.empty() ? "\n" : "", device.device, printable(device.gpu),
-                        words(device.capacity_bytes), range(device.process_peak),
-                        range(device.context));
+    text += fmt::format(
+        "{}{} ({}, {}): took {} in these runs{}, {} of it the CUDA context\n",
+        text.empty() ? "\n" : "", device.device, printable(device.gpu),
+        words(device.capacity_bytes), range(device.process_peak),
+        device.processes > 1 ? fmt::format(" (the sum of {} processes)", device.processes) : "",
+        range(device.context));
   }
   if (!text.empty())
     text += "  by processes that are not watched; with other values it may be more or less\n";

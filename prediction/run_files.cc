@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -47,17 +48,25 @@ std::optional<Progress> progress_of(const fs::path& path) {
   return progress;
 }
 
-std::vector<DeviceUse> uses_of(const fs::path& path) {
-  std::vector<DeviceUse> uses;
-  const std::string name = path.stem().string(), content = file_text(path);
+// The number that a file's name begins with.
+std::optional<int> process_of(const fs::path& path) {
+  const std::string name = path.stem().string();
   int process = 0;
-  if (std::from_chars(name.data(), name.data() + name.size(), process).ec != std::errc()) return {};
+  if (std::from_chars(name.data(), name.data() + name.size(), process).ec != std::errc())
+    return std::nullopt;
+  return process;
+}
+
+std::vector<DeviceUse> uses_of(const fs::path& path, int process, bool is_watched) {
+  std::vector<DeviceUse> uses;
+  const std::string content = file_text(path);
   for (int index = 0; index < kMaxDeviceUses; ++index) {
     DeviceUseRow row;
     if (content.size() < (static_cast<size_t>(index) + 1) * sizeof row) break;
     std::memcpy(&row, content.data() + static_cast<size_t>(index) * sizeof row, sizeof row);
     if (row.peak_bytes == 0) continue;
-    uses.push_back({process, index, std::string(row.gpu, strnlen(row.gpu, sizeof row.gpu)),
+    uses.push_back({process, is_watched, index,
+                    std::string(row.gpu, strnlen(row.gpu, sizeof row.gpu)),
                     static_cast<int64_t>(row.capacity_bytes),
                     static_cast<int64_t>(row.context_bytes), static_cast<int64_t>(row.peak_bytes)});
   }
@@ -131,18 +140,30 @@ std::string read_why_unwatched(const std::string& folder) {
 }
 
 std::vector<DeviceUse> read_unwatched_uses(const std::string& folder) {
-  std::vector<DeviceUse> all;
+  // By process, one for each program that it was, in the order of their times.
+  std::map<int, std::vector<std::pair<size_t, fs::path>>> files;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    fs::path path = entry.path();
-    if (path.extension() != kDeviceUseExtension) continue;
-    const std::vector<DeviceUse> uses = uses_of(path);
-    if (!fs::exists(path.replace_extension(".json"), error))
-      all.insert(all.end(), uses.begin(), uses.end());
+    const std::optional<int> process = process_of(entry.path());
+    if (!process || entry.path().extension() != kDeviceUseExtension) continue;
+    const std::string name = entry.path().filename().string();
+    files[*process].emplace_back(name.size(), entry.path());
   }
-  std::sort(all.begin(), all.end(), [](const DeviceUse& a, const DeviceUse& b) {
-    return std::tie(a.process, a.index) < std::tie(b.process, b.index);
-  });
+  std::vector<DeviceUse> all;
+  for (auto& [process, of_process] : files) {
+    std::sort(of_process.begin(), of_process.end());
+    const auto has = [&, process = process](const char* extension) {
+      return fs::exists(fs::path(folder) / absl::StrCat(process, extension), error);
+    };
+    // What is measured is the last.
+    if (has(".json")) of_process.pop_back();
+    const bool is_watched = !has(".json") && has(kWatchedExtension);
+    for (const auto& [length, path] : of_process) {
+      const bool is_last = path == of_process.back().second;
+      const std::vector<DeviceUse> uses = uses_of(path, process, is_watched && is_last);
+      all.insert(all.end(), uses.begin(), uses.end());
+    }
+  }
   return all;
 }
 

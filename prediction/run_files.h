@@ -56,7 +56,8 @@ WrittenFiles read_written_files(const std::string& folder);
 std::string read_why_unwatched(const std::string& folder);
 
 // Returns the devices of processes that have left no measurement (measurement.h), by process and
-// index: of those without LibTorch, or whose LibTorch is not watched.
+// index: of those without LibTorch, or whose LibTorch is not watched, also before they became
+// another program by exec(), and of those that were killed.
 std::vector<DeviceUse> read_unwatched_uses(const std::string& folder);
 
 // Returns each once, in the order in which they came. A record that was cut short is left out.

@@ -216,16 +216,19 @@ std::vector<prediction::Measurement> read_measurements(const std::string& folder
 }
 
 // Why nothing is known of processes that used a device and left no measurement. Where the run was
-// ended early, such processes may have been killed before they could write one.
+// ended early, those that are watched may have been killed by that.
 std::string why_unwatched(const Run& run, const std::string& folder) {
   std::string why = prediction::read_why_unwatched(folder);
   if (!why.empty() || run.unwatched_uses.empty()) return why;
   if (run.processes.empty()) return "no process with LibTorch was watched to its end";
+  if (std::any_of(run.unwatched_uses.begin(), run.unwatched_uses.end(),
+                  [](const prediction::DeviceUse& use) { return !use.is_watched; }))
+    return "one of its processes used a GPU without being watched";
   const bool ran_to_its_end =
       run.program.status == 0 &&
       std::all_of(run.processes.begin(), run.processes.end(),
                   [](const auto& process) { return process.ended == prediction::Ended::kAtExit; });
-  return ran_to_its_end ? "one of its processes used a GPU and was not watched to its end" : "";
+  return ran_to_its_end ? "a process was killed before it could tell what it took" : "";
 }
 
 // Both ends are alike to a program that asks no GPU for anything.
@@ -246,6 +249,15 @@ bool may_lack_sizes(const Plan& plan) {
                                                    prediction::MeasuredRead::Kind::kSize;
                                           });
                      });
+}
+
+// Such a value may well be refused, and the answer stays open where it is. Any other that fails
+// counts as one that the program does not take.
+bool assumes_large_numbers(const Run& run) {
+  return std::all_of(run.assumed_reads.begin(), run.assumed_reads.end(), [](const auto& read) {
+    return read.value == prediction::kAssumeLarge || read.value == prediction::kAssumeMillion ||
+           read.value == prediction::kAssumeHuge;
+  });
 }
 
 bool failed_otherwise(const Run& run) { return !run.has_ended_well() && !run.failed_allocation(); }
@@ -378,7 +390,7 @@ class Runs {
 
   // Whether what the run assumes explains that it failed, and not those that ran beside it.
   bool fails_by_itself(const Plan& plan, const std::vector<Plan>& plans) const {
-    if (!plan.run.assumed_reads.empty()) return !are_disturbed_;
+    if (!plan.run.assumed_reads.empty()) return !are_disturbed_ && assumes_large_numbers(plan.run);
     if (!may_lack_sizes(plan)) return false;
     return std::any_of(plans.begin(), plans.end(), [&](const Plan& other) {
       return other.request == plan.request && other.run.end == Run::End::kHigh &&

@@ -106,7 +106,7 @@ Machine& Machine::get() {
         },
         [] {
           if (machine->shared_) machine->shared_->forked();
-          machine->use_file_.forked();
+          machine->forget_uses_of_parent();
           machine->messages_.mutex().unlock();
           machine->recent_.mutex().unlock();
           machine->kept_.mutex().unlock();
@@ -180,11 +180,24 @@ memledger_virtual_gpu_use Machine::use_locked(int device) const {
           d.unretried_failures};
 }
 
+void Machine::note_use(int device) {
+  const Device& d = devices_[device];
+  memledger_virtual_gpu_use use = use_locked(device);
+  use.peak_bytes -= std::min<uint64_t>(use.peak_bytes, d.inherited);
+  use.context_bytes = d.inherited == 0 ? use.context_bytes : 0;
+  use_file_.note(d.machine_number, use);
+}
+
+void Machine::forget_uses_of_parent() {
+  use_file_.forked();
+  for (Device& d : devices_) d.inherited = d.used_high = d.used;
+}
+
 void Machine::reset_peak(int device) {
   std::lock_guard<std::mutex> lock(mutex_);
   Device& d = devices_[device];
   d.used_high = d.used;
-  if (has_context(device)) use_file_.note(device, use_locked(device));
+  if (has_context(device)) note_use(device);
 }
 
 bool Machine::make_context(int device) {
@@ -199,7 +212,7 @@ bool Machine::make_context_locked(int device) {
   if (!take_memory(device, d.context_bytes)) return false;
   if (shared_) shared_->set_context(d.machine_number, true);
   contexts_.fetch_or(1u << device, std::memory_order_release);
-  use_file_.note(device, use_locked(device));
+  note_use(device);
   return true;
 }
 
@@ -282,7 +295,7 @@ bool Machine::take_memory(int device, size_t bytes) {
   d.used += bytes;
   if (d.used > d.used_high) {
     d.used_high = d.used;
-    if (has_context(device)) use_file_.note(device, use_locked(device));
+    if (has_context(device)) note_use(device);
   }
   return true;
 }

@@ -232,6 +232,7 @@ class Machine {
     int machine_number = 0;
     size_t used = 0;
     size_t used_high = 0;
+    size_t inherited = 0;  // of what is used, from the parent of a fork
     uint64_t unretried_failures = 0;
     uintptr_t begin = 0;  // of the addresses; 0 until the first allocation
     std::optional<DeviceAddresses> addresses;
@@ -268,6 +269,8 @@ class Machine {
   bool charge(int device, size_t bytes);
   bool take_memory(int device, size_t bytes);
   memledger_virtual_gpu_use use_locked(int device) const;
+  void note_use(int device);
+  void forget_uses_of_parent();
   void give_memory(int device, size_t bytes);
   void give_physical(const PhysicalMemory& memory);
   bool join_shared(const std::vector<DeviceSpecification>& devices);

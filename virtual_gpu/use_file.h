@@ -16,7 +16,8 @@ class UseFile {
   UseFile(const UseFile&) = delete;
   UseFile& operator=(const UseFile&) = delete;
 
-  // Makes the file where there is none yet. Cost afterwards: some stores to memory.
+  // Makes the file where there is none yet. `device` is the machine's number. Cost afterwards: some
+  // stores to memory.
   void note(int device, const memledger_virtual_gpu_use& use);
   // In the child of a fork: the file is its parent's.
   void forked();

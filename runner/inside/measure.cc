@@ -646,6 +646,8 @@ void measure_if_asked() {
   if (!tracking->status().ok()) return;
   keep_steps();
   measure.process = getpid();
+  close(open(path_of_this_process(prediction::kWatchedExtension).c_str(),
+             O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   set_allocation_failure_observer(&note_failure);
   prepare_copies();
   note_deadly_signals(&note_deadly);

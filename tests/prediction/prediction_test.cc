@@ -148,14 +148,13 @@ TEST_CASE(
   more.processes.clear();
   less.why_unwatched = more.why_unwatched = "no process with LibTorch was watched to its end";
   // Two processes on one device, and one on another.
-  less.unwatched_uses = {{7, 0, "test gpu", 1000 * kMiB, 10 * kMiB, 100 * kMiB},
-                         {8, 0, "test gpu", 1000 * kMiB, 10 * kMiB, 50 * kMiB}};
-  more.unwatched_uses = {{7, 0, "test gpu", 1000 * kMiB, 10 * kMiB, 300 * kMiB},
-                         {7, 1, "other gpu", 500 * kMiB, 10 * kMiB, 40 * kMiB}};
+  less.unwatched_uses = {{7, false, 0, "test gpu", 1000 * kMiB, 10 * kMiB, 100 * kMiB},
+                         {8, false, 0, "test gpu", 1000 * kMiB, 10 * kMiB, 50 * kMiB}};
+  more.unwatched_uses = {{7, false, 0, "test gpu", 1000 * kMiB, 10 * kMiB, 300 * kMiB},
+                         {7, false, 1, "other gpu", 500 * kMiB, 10 * kMiB, 40 * kMiB}};
   const Prediction prediction = predict("test", {less, more});
   CHECK(prediction.verdict == Verdict::kNotKnown);
-  CHECK(contains(prediction.sentence(),
-                 "the values that it reads are not followed: no process with LibTorch"));
+  CHECK(contains(prediction.sentence(), "not all of it is watched: no process with LibTorch"));
   const Json devices = Json::parse(prediction.to_json()).at("unwatched_devices");
   REQUIRE(devices.size() == 2);
   CHECK(devices[0].at("device") == "cuda:0");
@@ -164,10 +163,12 @@ TEST_CASE(
   CHECK(devices[0].at("process_peak").at("high") == 300 * kMiB);
   CHECK(devices[0].at("context").at("low") == 10 * kMiB);
   CHECK(devices[0].at("context").at("high") == 20 * kMiB);
+  CHECK(devices[0].at("processes") == 2);
   CHECK(devices[1].at("gpu") == "other gpu");
+  CHECK(devices[1].at("process_peak").at("low") == 0);  // the other run did not use it
   CHECK(contains(prediction.to_text(),
-                 "cuda:0 (test gpu, 1000.0 MiB): took 150.0 to 300.0 MiB in these runs, 10.0 to "
-                 "20.0 MiB of it the CUDA context"));
+                 "cuda:0 (test gpu, 1000.0 MiB): took 150.0 to 300.0 MiB in these runs (the sum of "
+                 "2 processes), 10.0 to 20.0 MiB of it the CUDA context"));
   // A watched process beside it makes no verdict of it either.
   Run beside = run(kLow, {device(700)});
   beside.why_unwatched = less.why_unwatched;

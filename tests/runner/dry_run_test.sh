@@ -240,11 +240,21 @@ os._exit(0)
 END
 dry_run 11 --gpu=h100 --json -- python3 driver.py
 check "without LibTorch no value is followed" has out \
-  "not known: the values that it reads are not followed: no process with LibTorch was watched to its end"
+  "not known: not all of it is watched: no process with LibTorch was watched to its end"
 check "what it took of the device, without the context" equal "$(figure \
   "[d['process_peak']['low'] - d['context']['low'] for d in j['unwatched_devices']]")" "[$((3 << 30))]"
 dry_run 11 --gpu=h100 --until=exit -- sh -c 'python3 driver.py && exec "$0" 1' "$program"
-check "one of two is not watched" has out "one of its processes used a GPU and was not watched to its end"
+check "one of two is not watched" has out "one of its processes used a GPU without being watched"
+dry_run 11 --gpu=h100 -- sh -c 'python3 driver.py && exec "$0" 1000' "$program"
+check "the same where it is ended after a step" has out "one of its processes used a GPU without being watched"
+dry_run 11 --gpu=h100,count=2 --json -- sh -c 'CUDA_VISIBLE_DEVICES=1 python3 driver.py && exec python3 driver.py'
+check "each device's own" equal \
+  "$(figure "[(d['device'], d['process_peak']['low'] >> 30, d['processes']) for d in j['unwatched_devices']]")" \
+  "[('cuda:0', 3, 1), ('cuda:1', 3, 1)]"
+sed 's/os._exit(0)/os.execvp("python3", ["python3", "driver.py"])/' driver.py >twice.py
+dry_run 11 --gpu=h100 --json -- python3 twice.py
+check "before exec() and after" equal \
+  "$(figure "[(d['process_peak']['low'] >> 30, d['processes']) for d in j['unwatched_devices']]")" "[(6, 2)]"
 sed -i 's/os._exit(0)//' driver.py
 "$memledger" run --virtual-gpu=h100 -- python3 driver.py 2>err
 check "at its end the device's figures are told" matches err \
