@@ -8,7 +8,6 @@
 #include <optional>
 #include <set>
 #include <system_error>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/ascii.h"

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "prediction/device_use_file.h"
 #include "virtual_gpu/device_use.h"
 

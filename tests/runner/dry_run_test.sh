@@ -259,6 +259,15 @@ sed -i 's/os._exit(0)//' driver.py
 "$memledger" run --virtual-gpu=h100 -- python3 driver.py 2>err
 check "at its end the device's figures are told" matches err \
   '^memledger: cuda:0 \(h100\): process [0-9]+ took 3[0-9]{3}\.[0-9] MiB of 8[0-9]{4}\.[0-9] at most, [0-9]{3}\.[0-9] of it the CUDA context$'
+cat >forks.py <<'END'
+exec(open("driver.py").read().replace("cuda.cuMemFree_v2(memory)", "0"))
+if os.fork() == 0:
+    os._exit(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 30)))
+os.wait()
+END
+dry_run 11 --gpu=h100 --json -- python3 forks.py
+check "the child of a fork counts its own" equal "$(figure \
+  "[d['process_peak']['low'] - d['context']['low'] for d in j['unwatched_devices']]")" "[$((4 << 30))]"
 # Another release of LibTorch, as the dynamic linker sees it.
 mkdir -p other/lib && echo 2.99.0 >other/build-version
 echo 'int torch(void) { return 0; }' | cc -x c -shared -fPIC -o other/lib/libtorch_cpu.so -Wl,-soname,libtorch_cpu.so -

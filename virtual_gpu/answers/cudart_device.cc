@@ -233,13 +233,13 @@ constexpr Attribute kAttributes[] = {
     {cudaDevAttrNumaId, fixed<-1>},
     {139, member<&Profile::pci_device_id>},  // cudaDevAttrGpuPciDeviceId, from CUDA 13 on
     {cudaDevAttrHostNumaId, fixed<0>},
-    // The driver's number of virtual memory management, which the runtime does not name. It is
-    // supported; sharing its handles where devices are shared, as file descriptors.
-    {102, fixed<1>},
     {96, fixed<1>},  // cooperative launches on several devices
     // Tensor maps, and pointers to functions that are the same everywhere.
     {127, [](const Profile& profile, int) { return is_hopper(profile) ? 1 : 0; }},
     {129, fixed<1>},
+    // The driver's number of virtual memory management, which the runtime does not name. It is
+    // supported; sharing its handles where devices are shared, as file descriptors.
+    {102, fixed<1>},
     {103, [](const Profile&, int) { return Machine::get().is_shared() ? 1 : 0; }},
 };
 
