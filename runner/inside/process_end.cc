@@ -308,7 +308,8 @@ CopyResult write_now(const EndOfProcess& end, uint64_t blocked, int copies_if_lo
 // one of them would leave it half done.
 class Turn {
  public:
-  Turn() {
+  enum class IfTaken : uint8_t { kWait, kLeave };
+  explicit Turn(IfTaken if_taken = IfTaken::kWait) {
     while (true) {
       pid_t none = 0;
       if (writing.compare_exchange_strong(none, this_thread())) {
@@ -316,6 +317,8 @@ class Turn {
         return;
       }
       if (none == this_thread()) return;
+      is_taken_ = if_taken == IfTaken::kLeave;
+      if (is_taken_) return;
       pause_ms(2);
     }
   }
@@ -327,9 +330,12 @@ class Turn {
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
   explicit operator bool() const { return mine_; }
+  // By another thread, for which this one does not wait.
+  bool is_taken() const { return is_taken_; }
 
  private:
   bool mine_ = false;
+  bool is_taken_ = false;
 };
 
 // The kernel drops what is sent to the first process of a namespace, unless that has a handler.
@@ -347,24 +353,38 @@ class ComesAgain {
     forget_timer(number);
     times_[index(number)].store(0);
   }
-  static void never(int number) noexcept { times_[index(number)].store(kMaxTimes); }
   // Returns whether it will.
   static bool soon(int number) noexcept {
     forget_timer(number);
     times_[index(number)].fetch_add(1);
-    // To the process: what is sent to a thread is lost if that ends.
-    sigevent event{};
-    event.sigev_notify = SIGEV_SIGNAL;
-    event.sigev_signo = number;
-    int timer = 0;
-    itimerspec in_a_moment{};
-    in_a_moment.it_value.tv_nsec = 3'000'000;
-    if (syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &timer) != 0) return false;
+    const int timer = start_timer(number, nullptr);
     timers_[index(number)].store(timer + 1);
-    return syscall(SYS_timer_settime, timer, 0, &in_a_moment, nullptr) == 0;
+    return timer >= 0;
+  }
+  // As often as it is needed. Returns whether it will.
+  static bool after_others(int number) noexcept { return start_timer(number, &timers_) >= 0; }
+  // Call it for each signal that has come.
+  static void delete_timer(const siginfo_t& info) noexcept {
+    if (info.si_code == SI_TIMER && info.si_value.sival_ptr == &timers_)
+      syscall(SYS_timer_delete, info.si_timerid);
   }
 
  private:
+  // To the process: what is sent to a thread is lost if that ends. Returns the kernel's number, or
+  // -1.
+  static int start_timer(int number, void* mark) noexcept {
+    sigevent event{};
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = number;
+    event.sigev_value.sival_ptr = mark;
+    int timer = -1;
+    itimerspec in_a_moment{};
+    in_a_moment.it_value.tv_nsec = 3'000'000;
+    if (syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &timer) != 0) return -1;
+    if (syscall(SYS_timer_settime, timer, 0, &in_a_moment, nullptr) == 0) return timer;
+    syscall(SYS_timer_delete, timer);
+    return -1;
+  }
   static size_t index(int number) { return static_cast<size_t>(number); }
   static void forget_timer(int number) noexcept {
     if (const int timer = timers_[index(number)].exchange(0); timer != 0)
@@ -386,37 +406,47 @@ bool may_go_on_from(int number, const siginfo_t& info, const ucontext_t& state) 
          !(is_own && result_of_call(state, 1) == 0);
 }
 
-// Returns false if the signal will come again.
-bool write_at_signal(int number, const siginfo_t* info, const ucontext_t& state) {
+enum class AtSignal : uint8_t { kTold, kLocked, kTaken };
+
+// `may_go_on`: whether this thread may go on for a moment, after which the signal comes again.
+AtSignal write_at_signal(int number, const ucontext_t& state, bool may_go_on, Turn::IfTaken taken) {
   constexpr int kCopiesEachTime = 4;
   EndOfProcess end;
   end.kind =
       number == writer.on_demand ? EndOfProcess::Kind::kOnDemand : EndOfProcess::Kind::kSignal;
   end.signal = kNames[static_cast<size_t>(number)];
-  const Turn turn;
-  if (!turn || !writer.take(end)) return true;
-  if (!end.goes_on()) bury_copies();
-  const bool may_go_on = !is_fault(number, info) && number != SIGABRT &&
-                         ComesAgain::times(number) < ComesAgain::kMaxTimes &&
-                         (end.goes_on() || may_go_on_from(number, *info, state));
-  if (!end.goes_on()) OtherThreads::stop();
+  const Turn turn(taken);
+  if (turn.is_taken()) return AtSignal::kTaken;
+  if (!turn || !writer.take(end)) return AtSignal::kTold;
+  if (!end.goes_on()) {
+    bury_copies();
+    OtherThreads::stop();
+  }
+  may_go_on = may_go_on && ComesAgain::times(number) < ComesAgain::kMaxTimes;
   const int copies_if_locked = may_go_on ? kCopiesEachTime : 0;
   if (write_now(end, blocked_afterwards(state), copies_if_locked) != CopyResult::kLocked ||
       !may_go_on)
-    return true;
+    return AtSignal::kTold;
   OtherThreads::go_on();
   writer.give_back(end);
-  return false;
+  return AtSignal::kLocked;
 }
 
 void write_or_come_again(int number, const siginfo_t* info, void* context) {
   const auto& state = *static_cast<const ucontext_t*>(context);
-  bool is_told = write_at_signal(number, info, state);
-  if (!is_told && !ComesAgain::soon(number)) {
-    ComesAgain::never(number);
-    is_told = write_at_signal(number, info, state);
+  const bool may_go_on = !is_fault(number, info) && number != SIGABRT &&
+                         (number == writer.on_demand || may_go_on_from(number, *info, state));
+  // Who writes may need a lock that this thread holds, and would get it never if this one waited.
+  auto result = write_at_signal(number, state, may_go_on,
+                                may_go_on ? Turn::IfTaken::kLeave : Turn::IfTaken::kWait);
+  if (result == AtSignal::kTaken) {
+    if (ComesAgain::after_others(number)) return;
+    result = write_at_signal(number, state, may_go_on, Turn::IfTaken::kWait);
   }
-  if (!is_told) return;
+  if (result == AtSignal::kLocked) {
+    if (ComesAgain::soon(number)) return;
+    write_at_signal(number, state, false, Turn::IfTaken::kWait);
+  }
   ComesAgain::forget(number);
   if (number != writer.on_demand) end_by(number, info, context);
 }
@@ -429,6 +459,7 @@ void on_signal(int number, siginfo_t* info, void* context) {
   } else if (!is_dropped(number, info)) {
     std::optional<Signalled::Handler> ends;
     if (number != writer.on_demand) ends.emplace();
+    ComesAgain::delete_timer(*info);
     write_or_come_again(number, info, context);
   }
   errno = error;

@@ -128,6 +128,8 @@ ENDS = [
     End("group_SIGHUP_SIGTERM", argument="wait", steps=("group 1", "pause 150 200", "group 15")),
     End("group_SIGTERM_twice_large", argument="large", steps=("group 15", "pause 0 600", "group 15"), patience=15),
     End("group_SIGTERM_twice_at_work", argument="work", steps=("pause 0 20", "group 15", GAP, "group 15")),
+    # The second comes to a thread within malloc(), whose lock the report of the first needs.
+    End("group_SIGTERM_twice_in_malloc", argument="malloc", steps=("pause 0 20", "group 15", "pause 0 2", "group 15")),
     # By another program.
     End("exec", told="exec"),
     End("exec_itself", reports=2, told=r"exec|ended \(3\)"),
