@@ -100,7 +100,9 @@ set(MEMLEDGER_LIBRARY_SOURCES
   runner/environment.cc
   runner/inside/memory_limits.cc
   runner/linked_libtorch.cc
+  runner/linker_trace.cc
   runner/locations.cc
+  runner/own_libraries.cc
   runner/program_file.cc
   runner/program_image.cc
   runner/run_command.cc
@@ -264,11 +266,13 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/gpus_command.cc
   runner/inside/memory_limits.cc
   runner/linked_libtorch.cc
+  runner/linker_trace.cc
   runner/locations.cc
   runner/log_command.cc
   runner/main.cc
   runner/network_comparison.cc
   runner/output_files.cc
+  runner/own_libraries.cc
   runner/program_file.cc
   runner/program_image.cc
   runner/run_command.cc

@@ -509,8 +509,6 @@ bool wants_cudnn(const Prediction& prediction) {
 std::string end_line(const Prediction& prediction) {
   std::string text;
   if (!prediction.note.empty()) text += prediction.note + "\n";
-  if (!prediction.libraries.empty())
-    text += fmt::format("NVIDIA's own libraries: {}\n", prediction.libraries);
   if (wants_cudnn(prediction)) {
     text += fmt::format(
         "Workspaces of convolutions are between a model's sizes and an upper bound; with cuDNN's "
@@ -539,7 +537,11 @@ std::string end_line(const Prediction& prediction) {
 
 std::string details(const Prediction& prediction) {
   if (prediction.verdict == Verdict::kFailed) return "";
-  return devices_text(prediction) + peak_lines(prediction) + failure_line(prediction) +
+  const std::string libraries =
+      prediction.libraries.empty()
+          ? ""
+          : fmt::format("\nNVIDIA's own libraries: {}\n", prediction.libraries);
+  return libraries + devices_text(prediction) + peak_lines(prediction) + failure_line(prediction) +
          read_lines(prediction.unknown_reads) + end_line(prediction);
 }
 

@@ -25,6 +25,7 @@
 #include "runner/allocator_setting.h"
 #include "runner/child_process.h"
 #include "runner/environment.h"
+#include "runner/own_libraries.h"
 #include "runner/run_command.h"
 #include "runner/run_specification.h"
 #include "runner/scratch_folder.h"
@@ -551,6 +552,7 @@ class Runs {
 // What was run for one request.
 struct Case {
   const DryRunRequest* request;
+  std::string specification;  // with the choice of libraries
   std::vector<Run> runs;
   Distance distance;
   SizeLoops loops = {};
@@ -595,7 +597,7 @@ class Wave {
     plan.run.as_far = kind.as_far || of.distance.limit.count() > 0;
     plan.distance = of.distance;
     plan.loops = of.loops;
-    plan.specification = of.request->gpu;
+    plan.specification = of.specification;
     if (!kind.is_limited || kind.held_back_bytes > 0) {
       auto other = kind.is_limited ? with_less(plan.specification, kind.held_back_bytes, folder)
                                    : without_limit(plan.specification, folder);
@@ -676,9 +678,11 @@ bool was_short(const Run& run) {
 constexpr Run::End kLow = Run::End::kLow, kHigh = Run::End::kHigh;
 constexpr Run::Addresses kDown = Run::Addresses::kDown, kUp = Run::Addresses::kUp;
 
-// The runs that a request brings.
-Case case_of(const DryRunRequest& request) {
-  Case result{&request, request.made, {}};
+// The runs that a request brings. Its own process is started anew with the libraries that it has.
+Case case_of(const DryRunRequest& request, const DryRunnerOptions& options) {
+  std::string specification =
+      options.image ? request.gpu : with_library_choice(request.gpu, request.program);
+  Case result{&request, std::move(specification), request.made, {}};
   for (Run& run : result.runs) note_harmless_reads(request, run);
   return result;
 }
@@ -952,7 +956,7 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   std::vector<Case> cases;
   for (const DryRunRequest& request : requests) {
     runs.expect(expected_runs(request));
-    cases.push_back(case_of(request));
+    cases.push_back(case_of(request, options_));
   }
   absl::Status status = run_first(runs, cases);
   if (status.ok()) status = replace_failed_low(runs, cases);

@@ -17,6 +17,7 @@
 #include "prediction/measure_variables.h"
 #include "runner/linked_libtorch.h"
 #include "runner/locations.h"
+#include "runner/own_libraries.h"
 #include "runner/program_file.h"
 #include "runner/written_list.h"
 #include "text/output.h"
@@ -138,7 +139,8 @@ absl::Status set_environment(const RunOptions& options, bool takes_libraries,
     const std::string list = notes_files ? "" : make_written_list(getpid());
     variables.push_back({prediction::kWrittenListVariable,
                          list.empty() ? std::nullopt : std::optional<std::string>(list)});
-    const auto specification = virtual_gpu::parse_specification(options.virtual_gpu).specification;
+    const std::string chosen = with_library_choice(options.virtual_gpu, options.program);
+    const auto specification = virtual_gpu::parse_specification(chosen).specification;
     const bool are_real =
         specification && specification->libraries == virtual_gpu::LibraryChoice::kReal;
     const std::string folder =
@@ -149,7 +151,7 @@ absl::Status set_environment(const RunOptions& options, bool takes_libraries,
     // Above the driver any release of LibTorch's libraries is as good as another.
     if (!are_real) *stand_ins_used = *virtual_gpu;
     variables.push_back({virtual_gpu::kSpecificationVariable,
-                         virtual_gpu::with_absolute_paths(options.virtual_gpu)});
+                         virtual_gpu::with_absolute_paths(chosen)});
     variables.push_back({kPath, with_folder_first(locations->virtual_gpu_folder)});
     // Triton links its launchers with the driver, which it looks for on disk.
     if (std::getenv(kTritonDriver) == nullptr) variables.push_back({kTritonDriver, folder});

@@ -115,6 +115,10 @@ std::string on_end(std::string specification, Run::End end, Run::Addresses addre
   specification =
       with_option(std::move(specification), "workspaces", is_low ? low_workspaces : "upper");
   specification = with_option(std::move(specification), "context", is_low ? "least" : "most");
+  // Boards differ in what cuDNN chooses plans by (virtual_gpu/gpc_layout.h), so each of the four
+  // runs is of another one.
+  const int unevenness = (is_low ? 0 : 2) + (addresses == Run::Addresses::kDown ? 0 : 1);
+  specification = with_option(std::move(specification), "uneven", std::to_string(unevenness));
   // The model of NCCL's memory is an upper bound.
   if (is_low) specification = with_option(std::move(specification), "nccl", "0B");
   return with_option(std::move(specification), "addresses",

@@ -307,6 +307,13 @@ std::string take_workspaces(std::string_view value, Specification& result) {
   return error;
 }
 
+std::string take_unevenness(std::string_view value, Specification& result) {
+  if (value.size() != 1 || value[0] < '0' || value[0] > '3')
+    return "is not one of 0, 1, 2 and 3.";
+  result.unevenness = value[0] - '0';
+  return "";
+}
+
 std::string take_libraries(std::string_view value, Specification& result) {
   bool is_real = false;
   const std::string error = take_word(value, "stand-ins", "real", is_real);
@@ -353,6 +360,7 @@ constexpr Option kOptions[] = {
     {"workspaces", "least|expected|upper", &take_workspaces},
     {"addresses", "up|down", &take_addresses},
     {"libraries", "stand-ins|real", &take_libraries},
+    {"uneven", "0..3", &take_unevenness},
     {"nccl", "BYTES",
      [](std::string_view value, Specification& result) {
        return take_bytes(value, result.nccl_bytes);

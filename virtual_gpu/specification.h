@@ -32,6 +32,7 @@ enum class WorkspaceEnd { kLeast, kExpected, kUpper };
 
 // Which libraries of NVIDIA's a program on a virtual GPU runs with.
 enum class LibraryChoice {
+  kAsFound,   // not said: kReal where the runner finds all that the program needs, else kStandIns
   kStandIns,  // answers of memledger's own
   kReal,      // those that the program finds; memledger is the driver below them
 };
@@ -66,7 +67,9 @@ struct Specification {
   // Whole numbers that the program reads and that are not known are 1 in place of 0. A run that
   // allocates the same then does not depend on them.
   bool numbers_are_one = false;
-  LibraryChoice libraries = LibraryChoice::kStandIns;
+  // How uneven the GPCs of each device are (gpc_layout.h).
+  int unevenness = 0;
+  LibraryChoice libraries = LibraryChoice::kAsFound;
   // What was measured of such a device: contexts and workspaces of cuDNN are as they were there.
   std::optional<Calibration> calibration;
   // Workspaces of cuDNN: the least that they may be, as expected, or the most (workspace_model.h).

@@ -50,6 +50,11 @@ TEST_CASE("the ends of a specification differ in what the user has not said") {
   CHECK_FALSE(high.nccl_bytes);
   CHECK(parsed(on_end("h100,context=1GiB", End::kLow, Addresses::kDown)).context_bytes == kGiB);
   CHECK(high.count == 2);
+  // Four runs, four boards.
+  CHECK(low.unevenness == 0);
+  CHECK(parsed(on_end("h100", End::kLow, Addresses::kUp)).unevenness == 1);
+  CHECK(parsed(on_end("h100", End::kHigh, Addresses::kDown)).unevenness == 2);
+  CHECK(high.unevenness == 3);
 }
 
 TEST_CASE("a machine without a limit is the same but for its memory") {

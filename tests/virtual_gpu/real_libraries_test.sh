@@ -43,7 +43,7 @@ SOURCE
 cc -o main main.c -Lown -l:libcublas.so.13
 export LD_LIBRARY_PATH="$PWD/own"
 real() { "$memledger" run -q --virtual-gpu=h100,count=2,libraries=real -- "$@"; }
-stand_ins() { "$memledger" run -q --virtual-gpu=h100,count=2 -- "$@"; }
+stand_ins() { "$memledger" run -q --virtual-gpu=h100,count=2,libraries=stand-ins -- "$@"; }
 check "a library of the program's own, and our driver" equal "$(real ./main)" "42 2 cuBLAS 13.14.15|cu"
 check "stand-ins" equal "$(stand_ins ./main)" "0 2 |"
 

@@ -3,11 +3,15 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "tests/support/text_matchers.h"
+#include "virtual_gpu/gpc_layout.h"
 #include "virtual_gpu/profile_json.h"
 #include "virtual_gpu/profiles.h"
 #include "virtual_gpu/reads.h"
@@ -33,6 +37,31 @@ std::string error(std::string_view text) {
   REQUIRE_FALSE(result.error.empty());
   CHECK(result.error.back() == '.');
   return result.error;
+}
+
+TEST_CASE("the GPCs of a device hold its multiprocessors, and differ as boards do") {
+  const Profile& h200 = *find_profile("h200");
+  CHECK(multiprocessors_of_gpcs(h200, 0) == std::vector<int>{16, 16, 16, 16, 16, 16, 18, 18});
+  CHECK(multiprocessors_of_gpcs(h200, 1) == std::vector<int>{14, 18, 16, 16, 16, 16, 18, 18});
+  CHECK(multiprocessors_of_gpcs(h200, 3) == std::vector<int>{14, 18, 14, 18, 14, 18, 18, 18});
+  CHECK(active_clusters(h200, 0, 1, 18) == 2);
+  CHECK(active_clusters(h200, 0, 2, 16) == 16);
+  for (const Profile& profile : profiles()) {
+    for (int unevenness = 0; unevenness < 4; ++unevenness) {
+      const std::vector<int> sizes = multiprocessors_of_gpcs(profile, unevenness);
+      CHECK(std::accumulate(sizes.begin(), sizes.end(), 0) == profile.multiprocessors);
+      CHECK(*std::min_element(sizes.begin(), sizes.end()) > 0);
+      // What cuDNN 9.1 does: sizes from 18 down, each less what larger GPCs explain.
+      std::vector<int> found;
+      for (int size = 20; size > 0; size -= size > 2 ? 2 : 1) {
+        int left = active_clusters(profile, unevenness, 1, size);
+        for (const int larger : found) left -= larger / size;
+        REQUIRE(left >= 0);
+        found.insert(found.end(), static_cast<size_t>(left), size);
+      }
+      CHECK(std::accumulate(found.begin(), found.end(), 0) == profile.multiprocessors);
+    }
+  }
 }
 
 TEST_CASE("an unknown device is answered with the names that are near") {
@@ -85,7 +114,7 @@ TEST_CASE("memory and options") {
   CHECK_FALSE(parsed("h200").ascending_addresses);
   CHECK_FALSE(parsed("h200,addresses=down").ascending_addresses);
   CHECK(parsed("h200,addresses=up").ascending_addresses);
-  CHECK(parsed("h200").libraries == LibraryChoice::kStandIns);
+  CHECK(parsed("h200").libraries == LibraryChoice::kAsFound);
   CHECK(parsed("h200,libraries=stand-ins").libraries == LibraryChoice::kStandIns);
   CHECK(parsed("h200,libraries=real").libraries == LibraryChoice::kReal);
   CHECK_FALSE(parsed("h200").nccl_bytes);
@@ -158,7 +187,7 @@ TEST_CASE("errors name the thing and what is known") {
                    "is not a known option. Known are: count=1..8, context=least|most|BYTES, "
                    "events=once|late, reads=none|all|FRACTION, values=known|zero, "
                    "numbers=zero|one, workspaces=least|expected|upper, addresses=up|down, "
-                   "libraries=stand-ins|real, nccl=BYTES, "
+                   "libraries=stand-ins|real, uneven=0..3, nccl=BYTES, "
                    "share=NAME, calibration=FILE, "
                    "keep=BYTES."));
   }

@@ -11,6 +11,7 @@
 
 #include "virtual_gpu/answers/cudart.h"
 #include "virtual_gpu/answers/cudart_modules.h"
+#include "virtual_gpu/gpc_layout.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -281,8 +282,9 @@ MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const
   const dim3 block = config->blockDim;
   const int blocks =
       active_blocks(static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
-  *clusters = blocks * Machine::get().profile(current_device()).multiprocessors /
-              static_cast<int>(std::max(1u, cluster));
+  const Machine& machine = Machine::get();
+  *clusters = active_clusters(machine.profile(current_device()), machine.specification().unevenness,
+                              blocks, static_cast<int>(std::max(1u, cluster)));
   return cudaSuccess;
 }
 

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "virtual_gpu/profiles.h"
+
+namespace memledger::virtual_gpu {
+
+// How many multiprocessors each graphics processing cluster (GPC) of a device has. Boards of one
+// name differ in that, as NVIDIA switches off what is broken, and cuDNN chooses plans by it: two
+// H200, both of 132 multiprocessors, took 2 752 MiB for a ResNet-18 that takes 2 706 to 2 876 with
+// the four layouts that 132 can have (docs/accuracy.md).
+//
+// Assumed: multiprocessors come in pairs; there are as few GPCs as hold them; the size of a GPC is
+// at most 18 for compute capability 9.x, 16 for 12.x, 20 for others (full GPCs of GH100, GB202 and
+// GB100 in NVIDIA's papers). `unevenness` 0: all as even as can be; each more moves a pair from one
+// GPC of middle size to another, as far as that goes.
+inline std::vector<int> multiprocessors_of_gpcs(const Profile& profile, int unevenness) {
+  const int max_pairs = profile.major == 9 ? 9 : profile.major == 12 ? 8 : 10;
+  const int pairs = (profile.multiprocessors + 1) / 2;
+  const int gpcs = std::max(1, (pairs + max_pairs - 1) / max_pairs);
+  std::vector<int> sizes;
+  for (int gpc = 0; gpc < gpcs; ++gpc) sizes.push_back((pairs + gpc) / gpcs);
+  const int middle = sizes.front();
+  for (int i = 0; i < unevenness && middle > 1 && middle < max_pairs; ++i) {
+    if (std::count(sizes.begin(), sizes.end(), middle) < 2) break;
+    *std::find(sizes.begin(), sizes.end(), middle) = middle - 1;
+    *std::find(sizes.begin(), sizes.end(), middle) = middle + 1;
+  }
+  for (int& size : sizes) size *= 2;
+  // A pair may have one of its two only.
+  if (profile.multiprocessors % 2 == 1) --sizes.back();
+  return sizes;
+}
+
+// How many clusters of `cluster` thread blocks find room at a time, where a multiprocessor has room
+// for `blocks`: a cluster lies within a GPC. cuDNN 9.1 finds the GPCs by asking for sizes from 18
+// down, and goes on for ever if the answers fit no layout.
+inline int active_clusters(const Profile& profile, int unevenness, int blocks, int cluster) {
+  int clusters = 0;
+  for (const int multiprocessors : multiprocessors_of_gpcs(profile, unevenness))
+    clusters += multiprocessors * blocks / cluster;
+  return clusters;
+}
+
+}  // namespace memledger::virtual_gpu
