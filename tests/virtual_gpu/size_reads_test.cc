@@ -275,6 +275,9 @@ TEST_CASE("how many values differ is forgotten where others may be there") {
     five.scatter_(0, unknown_integers({kRows, 5}), unknown_integers({1}).expand({kRows, 5}), "add");
   }
   SUBCASE("a new result") { five = at::cumsum(five, 0); }
+  SUBCASE("a result that begins as zeros") {
+    five = at::bincount(unknown_integers({kRows}), {}, 100'000);
+  }
   SUBCASE("through another view") { five.view({-1}).slice(0, 0, 50'000).random_(); }
   SUBCASE("as another type") { five.view(at::kInt).random_(); }
   SUBCASE("read as another type") { five = five.view(at::kInt); }

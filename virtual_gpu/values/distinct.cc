@@ -24,7 +24,7 @@ uint64_t values_of(caffe2::TypeMeta dtype) {
   return dtype.itemsize() < sizeof(uint64_t) ? uint64_t{1} << (8 * dtype.itemsize()) : kUnbounded;
 }
 
-// Of a whole storage, read as the place's type.
+// The whole storage counts, read as the place's type.
 uint64_t max_in_storage(const Place& place) {
   const uint64_t elements = place.storage_bytes / std::max<size_t>(place.item_bytes(), 1);
   const std::optional<uint64_t> noted = Shadows::get().find_distinct(place);
