@@ -197,6 +197,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   runner/inside/write_in_copy.cc
   virtual_gpu/values/assumptions.cc
   virtual_gpu/values/computation.cc
+  virtual_gpu/values/distinct.cc
   virtual_gpu/values/likely.cc
   virtual_gpu/values/operators.cc
   virtual_gpu/values/program_line.cc

@@ -83,6 +83,9 @@ check "a loop that a size drives: the verdict says so" matches <(figure "j['sent
 check "a loop that a size drives: what comes later is seen" equal "$(gibibytes)" "[8, 8]"
 line="$(figure "j['sentence'].split('--assume=')[1].split('=')[0]")"
 dry_run 0 label_loop --assume="$line=300"
+dry_run 0 class_loop
+check "a loop over no more values than there are classes: nothing is capped" equal \
+  "$(figure "[r['before_cap'] for r in j['unknown_reads'] if r['before_cap']]")" "[]"
 dry_run 0 batches
 check "a loop of the program's own: nothing is capped" equal "$(figure "[r['before_cap'] for r in j['unknown_reads'] if r['before_cap']]")" "[]"
 

@@ -138,6 +138,15 @@ void label_loop(int) {
   for (int64_t i = 0; i < labels.numel(); ++i) at::nonzero(images > static_cast<double>(i));
   gibibytes(8);
 }
+// As many labels as there are classes, of each box one.
+void class_loop(int) {
+  const at::Tensor scores = random(2'000'000).view({-1, 50});
+  const at::Tensor classes = at::arange(50, on_cuda(at::kLong)).expand_as(scores).reshape({-1});
+  const at::Tensor found = classes.index({scores.view({-1}) > 0.5});
+  const at::Tensor labels = std::get<0>(at::_unique2(found));
+  for (int64_t i = 0; i < labels.numel(); ++i) at::nonzero(found == labels[i]);
+  gibibytes(8);
+}
 // A large size is read before the program's own loop, which it does not drive.
 void batches(int) {
   at::_unique2(at::randint(1'000'000, {100'000'000}, on_cuda(at::kLong)));
@@ -193,6 +202,7 @@ const std::map<std::string, void (*)(int)> kModes = {
     {"reused", &reused},
     {"batches", &batches},
     {"label_loop", &label_loop},
+    {"class_loop", &class_loop},
     {"no_box", &no_box},
     {"refused_token", &refused_token},
     {"refused_size", &refused_size},

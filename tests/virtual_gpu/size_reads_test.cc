@@ -8,7 +8,9 @@
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorIndexing.h>
+#include <ATen/TensorOperators.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -141,7 +143,7 @@ TEST_CASE("boolean indexing and its backward") {
 
 TEST_CASE("operators that look for different values") {
   const at::Tensor x = unknown_integers({4000});
-  const int64_t size = by_policy(0, 1000, 4000);
+  const int64_t size = by_policy(1, 1000, 4000);  // one at least
   const auto [values, inverse, counts] = at::_unique2(x, true, true, true);
   CHECK(values.sizes() == at::IntArrayRef({size}));
   CHECK(inverse.sizes() == at::IntArrayRef({4000}));
@@ -152,12 +154,170 @@ TEST_CASE("operators that look for different values") {
   CHECK(std::get<0>(at::_unique2(unknown_mask({4000}))).numel() == by_policy(1, 2, 2));
   const at::Tensor rows = unknown_integers({2000, 2});
   CHECK(std::get<0>(at::unique_dim(rows, 0)).sizes() ==
-        at::IntArrayRef({by_policy(0, 500, 2000), 2}));
+        at::IntArrayRef({by_policy(1, 500, 2000), 2}));
   CHECK(std::get<0>(at::unique_consecutive(rows, false, true, 0)).sizes() ==
-        at::IntArrayRef({by_policy(0, 500, 2000), 2}));
+        at::IntArrayRef({by_policy(1, 500, 2000), 2}));
   const at::Tensor sparse = at::sparse_coo_tensor(unknown_integers({2, 2000}), unknown({2000}),
                                                   {50, 50}, on_cuda(at::kFloat));
-  CHECK(sparse.coalesce()._nnz() == by_policy(0, 500, 2000));
+  CHECK(sparse.coalesce()._nnz() == by_policy(1, 500, 2000));
+}
+
+// What is looked for has 100 000 elements, too many for their values to be followed, and comes from
+// fewer.
+constexpr int64_t kRows = 20'000;
+at::Tensor from(int64_t values) { return unknown_integers({values}).expand({kRows, values}); }
+
+int64_t different(const at::Tensor& x) { return std::get<0>(at::_unique2(x)).numel(); }
+int64_t up_to(int64_t count) { return by_policy(1, count, count); }
+bool is_bounded(const at::Tensor& x) {
+  const int64_t elements = x.numel();
+  return different(x) != by_policy(1, elements / 4, elements);
+}
+
+TEST_CASE("no more values differ than there are in the storage of a view") {
+  const at::Tensor five = from(5);
+  CHECK(different(five) == up_to(5));
+  CHECK(different(five.t().slice(0, 1)) == up_to(5));
+  CHECK(different(five.select(1, 0).slice(0, 0, 3)) == up_to(3));
+  CHECK(different(at::empty({100'000}, on_cuda(at::kByte))) == up_to(256));
+  // A NaN differs from each other.
+  CHECK_FALSE(is_bounded(unknown({5}).expand({kRows, 5})));
+  CHECK_FALSE(is_bounded(five.to(at::kDouble)));
+  // There may be more runs of equal ones than values.
+  CHECK(std::get<0>(at::unique_consecutive(five)).numel() == by_policy(1, 25'000, 100'000));
+  const at::Tensor pairs = from(5).narrow(1, 0, 2);
+  CHECK(std::get<0>(at::unique_dim(pairs, 0)).size(0) == up_to(25));
+  CHECK(std::get<0>(at::unique_dim(five, 0)).size(0) == by_policy(1, 782, 3125));
+  CHECK(std::get<0>(at::unique_dim(unknown_integers({1}).expand({kRows, 40}), 0)).size(0) == 1);
+  CHECK(std::get<0>(at::unique_dim(from(40), 0)).size(0) == by_policy(1, 5000, kRows));
+}
+
+TEST_CASE("no more values differ than before they were moved") {
+  const at::Tensor five = from(5), three = from(3);
+  const at::Tensor copy = five.clone();
+  CHECK(different(copy) == up_to(5));
+  CHECK(different(copy.view({-1}).slice(0, 7)) == up_to(5));
+  CHECK(different(five.slice(1, 1).reshape({-1})) == up_to(5));
+  CHECK(different(five.to(at::kInt)) == up_to(5));
+  CHECK(different(five.repeat({2, 2})) == up_to(5));
+  CHECK(different(at::empty_like(copy).copy_(five)) == up_to(5));
+  CHECK(different(at::flip(copy, {0})) == up_to(5));
+  CHECK(different(at::roll(copy, 3)) == up_to(5));
+  CHECK(different(std::get<0>(at::sort(copy.view({-1})))) == up_to(5));
+  CHECK(different(std::get<0>(at::topk(copy, 2))) == up_to(5));
+  const at::Tensor indices = unknown_integers({50'000});
+  CHECK(different(copy.index({indices})) == up_to(5));
+  CHECK(different(at::index_select(copy, 0, indices)) == up_to(5));
+  CHECK(different(at::take(copy, indices)) == up_to(5));
+  CHECK(different(at::gather(copy, 1, unknown_integers({kRows, 3}))) == up_to(5));
+  CHECK(different(at::masked_select(copy, unknown_mask({kRows, 5}))) == by_policy(0, 5, 5));
+  CHECK(different(with_mask(copy, unknown_mask({kRows, 5}))) == by_policy(0, 5, 5));
+  CHECK(different(at::cat({copy, three}, 1)) == up_to(8));
+  CHECK(different(at::stack({copy, from(5)})) == up_to(10));
+  CHECK(different(at::where(unknown_mask({kRows, 5}), copy, unknown_integers({5}))) == up_to(10));
+  CHECK(different(at::where(unknown_mask({kRows, 5}), copy, 7)) == up_to(6));
+  at::Tensor to = at::empty({0}, on_cuda(at::kLong));
+  CHECK(different(at::cat_out(to, {copy, three}, 1)) == up_to(8));
+}
+
+TEST_CASE("a function of few values has few") {
+  const at::Tensor five = from(5).clone();
+  CHECK(different(five + 1) == up_to(5));
+  CHECK(different(at::remainder(-five * 2, 91)) == up_to(5));
+  CHECK(different(five.clamp(0, 3).to(at::kShort)) == up_to(5));
+  CHECK(different(five * unknown_integers({3, 1, 1})) == up_to(15));
+  CHECK(different(unknown_mask({100'000}).to(at::kLong)) == up_to(2));
+  CHECK(different(at::full({100'000}, 7, on_cuda(at::kLong))) == 1);
+  CHECK(different(five.clone().add_(unknown_integers({1}))) == up_to(5));
+}
+
+TEST_CASE("what is written adds to the values that may differ") {
+  at::Tensor five = from(5).clone();
+  const at::Tensor indices = unknown_integers({1000});
+  SUBCASE("to a part") {
+    five.slice(0, 0, 10).copy_(from(3).slice(0, 0, 10).repeat({1, 2}).slice(1, 0, 5));
+    CHECK(different(five) == up_to(8));
+    five.view({-1}).slice(0, 0, 10).fill_(7);
+    CHECK(different(five) == up_to(9));
+    five.slice(1, 0, 1).add_(1);
+    CHECK(different(five) == up_to(18));
+    five.zero_();
+    CHECK(different(five) == 1);
+  }
+  SUBCASE("where a mask says") {
+    five.masked_fill_(unknown_mask({kRows, 5}), 7);
+    CHECK(different(five) == up_to(6));
+    five.masked_scatter_(unknown_mask({kRows, 5}), from(5).clone());
+    CHECK(different(five) == up_to(11));
+    CHECK(different(five.masked_fill(unknown_mask({kRows, 5}), 8)) == up_to(12));
+  }
+  SUBCASE("where indices say") {
+    five.index_put_({indices}, unknown_integers({5}));
+    CHECK(different(five) == up_to(10));
+    five.scatter_(0, unknown_integers({10, 5}), 7);
+    CHECK(different(five) == up_to(11));
+    five.index_fill_(1, at::arange(2, on_cuda(at::kLong)), 7);
+    CHECK(different(five) == up_to(12));
+    CHECK(different(at::scatter(five, 0, unknown_integers({1, 2}), unknown_integers({1, 2}))) ==
+          up_to(14));
+  }
+}
+
+TEST_CASE("how many values differ is forgotten where others may be there") {
+  at::Tensor five = from(5).clone();
+  SUBCASE("an operator that makes others") {
+    five.scatter_add_(0, unknown_integers({1, 5}), unknown_integers({1, 5}));
+  }
+  SUBCASE("sums at indices") {
+    five.index_put_({unknown_integers({1000})}, unknown_integers({1}), /*accumulate=*/true);
+  }
+  SUBCASE("a scatter that reduces") {
+    five.scatter_(0, unknown_integers({kRows, 5}), unknown_integers({1}).expand({kRows, 5}), "add");
+  }
+  SUBCASE("a new result") { five = at::cumsum(five, 0); }
+  SUBCASE("a result that begins as zeros") {
+    five = at::bincount(unknown_integers({kRows}), {}, 100'000);
+  }
+  SUBCASE("through another view") { five.view({-1}).slice(0, 0, 50'000).random_(); }
+  SUBCASE("as another type") { five.view(at::kInt).random_(); }
+  SUBCASE("read as another type") { five = five.view(at::kInt); }
+  SUBCASE("a copy of others into it") { five.copy_(unknown_integers({kRows, 5})); }
+  SUBCASE("other storage") { five.set_(unknown_integers({kRows, 5})); }
+  SUBCASE("more storage") { five.resize_({kRows, 10}); }
+  SUBCASE("a fill of the program's own") {
+    using Fill = int (*)(void*, int, size_t);
+    const auto fill = reinterpret_cast<Fill>(dlsym(RTLD_DEFAULT, "cudaMemset"));
+    REQUIRE((fill != nullptr));
+    CHECK(fill(five.data_ptr(), 1, 64) == 0);
+  }
+  SUBCASE("a kernel of the program's own") {
+    struct Size {
+      unsigned x = 1, y = 1, z = 1;
+    };
+    using Launch = int (*)(const void*, Size, Size, void**, size_t, void*);
+    const auto launch = reinterpret_cast<Launch>(dlsym(RTLD_DEFAULT, "cudaLaunchKernel"));
+    REQUIRE((launch != nullptr));
+    void* data = static_cast<char*>(five.data_ptr()) + 4096;
+    void* arguments[] = {&data};
+    CHECK(launch(reinterpret_cast<const void*>(&different), {}, {}, arguments, 0, nullptr) == 0);
+  }
+  SUBCASE("later storage at the same address") {
+    const at::Tensor beside = unknown_integers({5});  // where a smaller block has ended
+    const void* const address = five.data_ptr();
+    five = at::Tensor();
+    five = unknown_integers({kRows, 5});
+    REQUIRE(five.data_ptr() == address);
+  }
+  CHECK_FALSE(is_bounded(five));
+}
+
+TEST_CASE("how many values differ is noted of many storages, and keeps none alive") {
+  const int64_t before = requested_bytes(false);
+  std::vector<at::Tensor> held;
+  for (int i = 0; i < 10'000; ++i) held.push_back(unknown_integers({1}).expand({2}).clone());
+  CHECK(different(held.back()) == 1);
+  held.clear();
+  CHECK(requested_bytes(false) == before);
 }
 
 TEST_CASE("operators without a largest size") {

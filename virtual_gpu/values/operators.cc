@@ -59,6 +59,45 @@ Partly partly_of(std::string_view base, bool is_pointwise) {
   return is_pointwise ? Partly::kPointwise : Partly::kNo;
 }
 
+struct MovedArguments {
+  std::string_view name;
+  Distinct distinct;
+  uint32_t arguments;  // a bit for each; none: a constant
+};
+
+constexpr MovedArguments kMovedArguments[] = {
+    {"cat", Distinct::kMoved, 1},
+    {"copy", Distinct::kMoved, 1 << 1},
+    {"fill", Distinct::kMoved, 1 << 1},
+    {"flip", Distinct::kMoved, 1},
+    {"gather", Distinct::kMoved, 1},
+    {"index", Distinct::kMoved, 1},
+    {"index_select", Distinct::kMoved, 1},
+    {"masked_select", Distinct::kMoved, 1},
+    {"roll", Distinct::kMoved, 1},
+    {"sort", Distinct::kMoved, 1},
+    {"take", Distinct::kMoved, 1},
+    {"topk", Distinct::kMoved, 1},
+    {"where", Distinct::kMoved, 1 << 1 | 1 << 2},
+    {"zero", Distinct::kMoved, 0},
+    {"_index_put_impl", Distinct::kMovedInto, 1 << 2},
+    {"index_copy", Distinct::kMovedInto, 1 << 3},
+    {"index_fill", Distinct::kMovedInto, 1 << 3},
+    {"masked_fill", Distinct::kMovedInto, 1 << 2},
+    {"masked_scatter", Distinct::kMovedInto, 1 << 2},
+    {"scatter", Distinct::kMovedInto, 1 << 3},
+};
+
+const MovedArguments* moved_arguments_of(std::string_view base, std::string_view overload) {
+  // Those that reduce make other values.
+  if (base == "scatter" && !is_one_of(overload, {"src", "src_out", "value", "value_out"}))
+    return nullptr;
+  for (const MovedArguments& moved : kMovedArguments) {
+    if (moved.name == base) return &moved;
+  }
+  return nullptr;
+}
+
 Tells tells_of(std::string_view base) {
   if (base == "isfinite") return Tells::kFinite;
   if (is_one_of(base, {"isnan", "isinf", "isposinf", "isneginf"})) return Tells::kNotFinite;
@@ -175,6 +214,14 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
   const bool is_list = base.rfind("_foreach_", 0) == 0;
   partly = is_list || is_random ? Partly::kNo : partly_of(base, handle.hasTag(at::Tag::pointwise));
   tells = tells_of(base);
+  if (is_ours && !is_view && !is_shape && !handle.hasTag(at::Tag::nondeterministic_seeded)) {
+    if (const MovedArguments* const moved = moved_arguments_of(base, overload)) {
+      distinct = moved->distinct;
+      moved_arguments = moved->arguments;
+    } else if (handle.hasTag(at::Tag::pointwise)) {
+      distinct = Distinct::kPointwise;
+    }
+  }
   const bool is_refused =
       base.rfind("empty", 0) == 0 || base.rfind('_', 0) == 0 ||
       is_one_of(base, {"resize", "resize_as", "set", "new_empty", "record_stream", "put"});

@@ -26,6 +26,14 @@ enum class Partly {
   kAny,
 };
 
+// Where the values of an operator's first result come from, to count how many can differ.
+enum class Distinct {
+  kUnknown,
+  kPointwise,  // each is made of an element of each tensor
+  kMoved,      // each is an element of certain arguments, or one constant
+  kMovedInto,  // likewise, and what is in the first argument may stay
+};
+
 // What an operator says of elements that nobody knows: see likely.h.
 enum class Tells {
   kNothing,
@@ -61,6 +69,8 @@ struct OperatorInfo {
   bool is_product = false;        // of matrices or vectors
   Partly partly = Partly::kNo;
   Tells tells = Tells::kNothing;
+  Distinct distinct = Distinct::kUnknown;
+  uint32_t moved_arguments = 0;  // a bit for each
   Distribution distribution = Distribution::kNone;
   // Where the first step of an optimizer overwrites its buffers: the arguments that say so, and
   // that hold them.

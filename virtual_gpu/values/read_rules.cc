@@ -92,7 +92,16 @@ ReadPlan unique(Inputs inputs, const ReadContext& context) {
     const auto size = std::get<0>(at::_unique2(*known)).numel();
     return plan_of_size(static_cast<uint64_t>(size), Source::kKnown);
   }
-  return plan_of_size(context.assumed(elements), Source::kAssumed);
+  return plan_of_size(context.assumed_different(context.max_distinct(self)), Source::kAssumed);
+}
+
+// How many rows differ at most that are made of so many different values.
+uint64_t max_different_rows(uint64_t rows, uint64_t elements_of_row, uint64_t distinct) {
+  if (distinct <= 1) return std::min<uint64_t>(rows, 1);
+  uint64_t count = 1;
+  for (uint64_t i = 0; i < elements_of_row && count < rows; ++i)
+    count = count > rows / distinct ? rows : count * distinct;
+  return std::min(count, rows);
 }
 
 ReadPlan plan_of_different(const at::Tensor& self, const ReadContext& context,
@@ -106,7 +115,10 @@ ReadPlan plan_of_different(const at::Tensor& self, const ReadContext& context,
     return plan_of_size(static_cast<uint64_t>(dim ? size_at(different, *dim) : different.numel()),
                         Source::kKnown);
   }
-  return plan_of_size(context.assumed(most), Source::kAssumed);
+  const uint64_t elements_of_row = static_cast<uint64_t>(self.numel()) / most;
+  const uint64_t different =
+      consecutive ? most : max_different_rows(most, elements_of_row, context.max_distinct(self));
+  return plan_of_size(context.assumed_different(different), Source::kAssumed);
 }
 
 // unique_dim(self, dim, …)
@@ -189,7 +201,7 @@ ReadPlan coalesce(Inputs inputs, const ReadContext& context) {
   if (inputs.empty() || !is_on_cuda(inputs[0]) || !inputs[0].toTensor().is_sparse()) return {};
   const auto most = static_cast<uint64_t>(inputs[0].toTensor()._nnz());
   if (most < 2) return {};
-  return plan_of_size(context.assumed(most), Source::kAssumed);
+  return plan_of_size(context.assumed_different(most), Source::kAssumed);
 }
 
 bool is_mask(const at::Tensor& tensor) {
@@ -307,6 +319,10 @@ std::optional<uint64_t> ReadContext::remembered() const {
 
 void ReadContext::remember(uint64_t count) const {
   if (last_count != nullptr) *last_count = count + 1;
+}
+
+uint64_t ReadContext::assumed_different(uint64_t most) const {
+  return std::max<uint64_t>(assumed(most), 1);
 }
 
 uint64_t ReadContext::assumed(uint64_t most) const {

@@ -45,6 +45,8 @@ inline constexpr uint64_t kSmallSize = 1024;
 struct ReadContext {
   // The values of a tensor, on the CPU, where they are known.
   std::optional<at::Tensor> (*known)(const at::Tensor& tensor) = nullptr;
+  // At most how many different values a tensor has.
+  uint64_t (*max_distinct)(const at::Tensor& tensor) = nullptr;
   // The share of unknown sizes, see assumed_size(); up to how many count whole.
   uint32_t millionths = 0;
   uint64_t whole_up_to = kSmallSize;
@@ -56,6 +58,8 @@ struct ReadContext {
   bool mask_count_is_assumed = false;
 
   uint64_t assumed(uint64_t most) const;
+  // The same of what differs among some, which is one at least.
+  uint64_t assumed_different(uint64_t most) const;
   std::optional<uint64_t> remembered() const;
   void remember(uint64_t count) const;
 };

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <new>
 #include <utility>
 #include <vector>
@@ -148,6 +149,7 @@ void Shadows::set_shared(uintptr_t address, size_t bytes, bool is_shared) {
     shared_.erase(address);
   }
   shared_count_.store(shared_.size(), std::memory_order_relaxed);
+  forget_distinct(address, address + bytes);
   for (auto entry = first_overlap(address);
        entry != entries_.end() && entry->first < address + bytes;) {
     entry = erase(entry);
@@ -164,7 +166,7 @@ bool Shadows::Entry::is_kept() const { return owner.expired() && owner.weak_use_
 Shadows::Entries::iterator Shadows::erase(Entries::iterator entry) {
   total_bytes_ -= entry->second.bytes;
   const auto next = entries_.erase(entry);
-  count_.store(entries_.size(), std::memory_order_relaxed);
+  note_count();
   return next;
 }
 
@@ -240,6 +242,7 @@ void Shadows::set(const Place& place, const Value& value) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto entry = find_locked(place);
   const size_t all = place.storage_bytes;
+  forget_distinct(place.begin, place.begin + all);
   if (entry == entries_.end()) {
     for (auto old = first_overlap(place.begin);
          old != entries_.end() && old->first < place.begin + all;) {
@@ -252,7 +255,7 @@ void Shadows::set(const Place& place, const Value& value) {
                make_host_storage(all), make_host_storage(all, 1)};
     entry = entries_.emplace(place.begin, std::move(made)).first;
     total_bytes_ += all;
-    count_.store(entries_.size(), std::memory_order_relaxed);
+    note_count();
   }
   Entry& e = entry->second;
   make_own(e.content);
@@ -291,6 +294,7 @@ void Shadows::forget(const Place& place) {
   const auto entry = find_locked(place);
   const size_t end = end_of(place);
   if (end == 0) return;
+  forget_distinct(place.begin, place.begin + std::max(end, place.storage_bytes));
   if (entry == entries_.end() || end > place.storage_bytes) {
     // Another storage at the same place, or one that overlaps.
     for (auto old = first_overlap(place.begin);
@@ -316,6 +320,7 @@ void Shadows::write(uintptr_t address, const void* content, size_t bytes) {
   if (is_empty() || bytes == 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
   const uintptr_t end = address + bytes;
+  forget_distinct(address, end);
   for (auto entry = first_overlap(address); entry != entries_.end() && entry->first < end;) {
     Entry& e = entry->second;
     if (!e.is_alive(entry->first) && !e.is_kept()) {
@@ -347,16 +352,20 @@ void Shadows::forget_reached(uintptr_t address) {
   if (is_empty()) return;
   std::vector<uintptr_t> reached = {address};
   std::lock_guard<std::mutex> lock(mutex_);
+  constexpr uintptr_t kNone = std::numeric_limits<uintptr_t>::max();
+  const uintptr_t least = std::min(entries_.empty() ? kNone : entries_.begin()->first,
+                                   distinct_.empty() ? kNone : distinct_.begin()->first);
   while (!reached.empty()) {
     const uintptr_t at = reached.back();
     reached.pop_back();
+    forget_distinct(at, at + 1);
     const auto entry = first_overlap(at);
     if (entry == entries_.end() || entry->first > at) continue;
     const unsigned char* const bytes = bytes_of(entry->second.content);
     for (size_t i = 0; i + sizeof(uintptr_t) <= entry->second.bytes; i += sizeof(uintptr_t)) {
       uintptr_t word = 0;
       std::memcpy(&word, bytes + i, sizeof word);
-      if (word >= entries_.begin()->first) reached.push_back(word);
+      if (word >= least) reached.push_back(word);
     }
     erase(entry);
   }
@@ -393,8 +402,57 @@ void Shadows::forget_all() {
   if (is_empty()) return;
   std::lock_guard<std::mutex> lock(mutex_);
   entries_.clear();
+  distinct_.clear();
   total_bytes_ = 0;
-  count_.store(0, std::memory_order_relaxed);
+  note_count();
+}
+
+std::optional<uint64_t> Shadows::find_distinct(const Place& place) {
+  if (is_empty()) return {};
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = distinct_.find(place.begin);
+  if (found == distinct_.end()) return {};
+  const DistinctValues& values = found->second;
+  const bool is_same = values.owner._unsafe_get_target() == place.storage &&
+                       values.bytes == place.storage_bytes && values.dtype == place.dtype;
+  if (!is_same) return {};
+  return values.count;
+}
+
+void Shadows::set_distinct(const Place& place, uint64_t count) {
+  if (is_shared(place)) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  forget_distinct(place.begin, place.begin + place.storage_bytes);
+  if (distinct_.size() >= kMaxDistinct) sweep_distinct();
+  c10::raw::weak_intrusive_ptr::incref(place.storage);
+  distinct_.emplace(
+      place.begin, DistinctValues{place.storage_bytes,
+                                  c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(place.storage),
+                                  place.dtype, count});
+  note_count();
+}
+
+void Shadows::forget_distinct(uintptr_t begin, uintptr_t end) {
+  if (distinct_.empty()) return;
+  auto values = distinct_.upper_bound(begin);
+  if (values != distinct_.begin()) {
+    const auto before = std::prev(values);
+    if (before->first + before->second.bytes > begin) values = before;
+  }
+  while (values != distinct_.end() && values->first < end) values = distinct_.erase(values);
+  note_count();
+}
+
+// Forgets those that have ended or, where most are alive, all: so sweeps are rare.
+void Shadows::sweep_distinct() {
+  for (auto values = distinct_.begin(); values != distinct_.end();)
+    values = values->second.owner.expired() ? distinct_.erase(values) : std::next(values);
+  if (distinct_.size() > kMaxDistinct / 2) distinct_.clear();
+  note_count();
+}
+
+void Shadows::note_count() {
+  count_.store(entries_.size() + distinct_.size(), std::memory_order_relaxed);
 }
 
 // Forgets those that have ended.

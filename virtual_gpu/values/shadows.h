@@ -69,6 +69,11 @@ class Shadows {
   // Returns how many bytes are not known.
   size_t read(void* destination, uintptr_t address, size_t bytes);
 
+  // At most how many different values the place's whole storage has, read as the place's type.
+  // Nothing where that is not noted, or something else may be there now. Storages of any size.
+  std::optional<uint64_t> find_distinct(const Place& place);
+  void set_distinct(const Place& place, uint64_t count);
+
   bool is_empty() const { return count_.load(std::memory_order_relaxed) == 0; }
 
  private:
@@ -82,15 +87,25 @@ class Shadows {
     bool is_kept() const;
   };
   using Entries = std::map<uintptr_t, Entry>;
+  struct DistinctValues {
+    size_t bytes = 0;  // of the storage
+    c10::weak_intrusive_ptr<c10::StorageImpl> owner;
+    caffe2::TypeMeta dtype;
+    uint64_t count = 0;
+  };
 
   static constexpr int64_t kMostFloats = 1024;
   static constexpr size_t kMostBytesInAll = size_t{256} << 20;
+  static constexpr size_t kMaxDistinct = 4096;  // storages of which it is noted
 
   bool is_shared(const Place& place) const;
   Entries::iterator find_locked(const Place& place);
   Entries::iterator first_overlap(uintptr_t address);
   Entries::iterator erase(Entries::iterator entry);
   void sweep();
+  void sweep_distinct();
+  void forget_distinct(uintptr_t begin, uintptr_t end);
+  void note_count();
   static void make_own(c10::Storage& storage);
 
   size_t most_bytes_ = 0;
@@ -98,6 +113,7 @@ class Shadows {
   std::atomic<size_t> shared_count_{0};
   mutable std::mutex mutex_;
   Entries entries_;
+  std::map<uintptr_t, DistinctValues> distinct_;  // by where they begin; none overlaps another
   std::map<uintptr_t, size_t> shared_;  // bytes by where they begin; none overlaps another
   size_t total_bytes_ = 0;
   size_t sweep_at_ = 256;

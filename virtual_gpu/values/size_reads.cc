@@ -225,6 +225,7 @@ const at::Tensor* subject_of(const at::RecordFunction& fn) {
 }
 
 std::optional<at::Tensor> known_on_cpu(const at::Tensor& tensor) { return known_values(tensor); }
+uint64_t distinct_on_device(const at::Tensor& tensor) { return max_distinct_values(tensor); }
 
 bool is_on(const char* value) {
   return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
@@ -626,6 +627,7 @@ void plan_reads(RunningOps& ops, ReadRule rule, const at::RecordFunction& fn) {
   if (ops.plans == RunningOps::kMostPlans || ops.depth > RunningOps::kMostNames) return;
   ReadContext context;
   context.known = &known_on_cpu;
+  context.max_distinct = &distinct_on_device;
   for (uint32_t i = ops.plans; i-- > 0 && !context.mask_count;) {
     context.mask_count = ops.planned[i].plan.mask_count;
     context.mask_count_is_assumed = ops.planned[i].plan.mask_count_is_assumed;

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <exception>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "virtual_gpu/known_values.h"
 #include "virtual_gpu/reads.h"
 #include "virtual_gpu/values/computation.h"
+#include "virtual_gpu/values/distinct.h"
 #include "virtual_gpu/values/operators.h"
 #include "virtual_gpu/values/random.h"
 #include "virtual_gpu/values/reach.h"
@@ -49,6 +51,7 @@ struct Frame {
   const at::RecordFunction* range = nullptr;
   OperatorInfo* info = nullptr;  // nullptr: a range that is no operator
   std::optional<Computation> computation;
+  std::optional<DistinctResult> distinct;
   // What it may write to. Owned, as a program may take the storage away from its tensor meanwhile.
   std::vector<OwnedPlace> written;
   size_t known_before = 0;  // of Thread::made_known
@@ -328,6 +331,7 @@ void begin(Frame& frame, const at::RecordFunction& fn) {
   if (defers()) frame.captured = std::make_unique<Captured>();
   if (info.writes || !info.is_ours) note_written(frame, fn);
   frame.is_opaque = has_python_tensor(fn);
+  if (!frame.captured && !frame.is_opaque) frame.distinct = DistinctResult::of(info, fn.inputs());
   if (!info.is_computed) return;
   if (info.distribution != Distribution::kNone) {
     begin_draw(frame, fn);
@@ -357,6 +361,13 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   return nullptr;
 }
 
+void keep_distinct(Thread& thread, const DistinctResult& distinct, const at::RecordFunction& fn) {
+  const std::vector<c10::IValue>& outputs = fn.outputs();
+  if (outputs.empty() || !outputs[0].isTensor()) return;
+  if (std::optional<Place> place = distinct.keep(outputs[0].toTensor()))
+    thread.made_known.push_back(*std::move(place));
+}
+
 void end(Thread& thread, Frame& frame, const at::RecordFunction& fn) {
   const OperatorInfo& info = *frame.info;
   const bool has_thrown = std::uncaught_exceptions() > frame.exceptions;
@@ -364,9 +375,10 @@ void end(Thread& thread, Frame& frame, const at::RecordFunction& fn) {
   const bool wrote =
       frame.has_worked || (info.has_kernel && info.writes) || !(info.is_ours || info.is_collective);
   // Where it has launched nothing, it may have asked others to do it.
-  const bool is_computed =
-      frame.computation && !has_thrown && !frame.has_queued && (frame.has_worked || info.writes);
-  if (wrote && !(is_computed && keep_results(thread, frame, fn))) forget_written(frame);
+  const bool is_done = !has_thrown && !frame.has_queued && (frame.has_worked || info.writes);
+  if (wrote && !(frame.computation && is_done && keep_results(thread, frame, fn)))
+    forget_written(frame);
+  if (frame.distinct && is_done) keep_distinct(thread, *frame.distinct, fn);
 }
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
@@ -623,6 +635,14 @@ std::optional<at::Tensor> known_values(const at::Tensor& tensor) noexcept {
     return value->data;
   } catch (...) {
     return {};
+  }
+}
+
+uint64_t max_distinct_values(const at::Tensor& tensor) noexcept {
+  try {
+    return values_are_followed() ? max_distinct(tensor) : static_cast<uint64_t>(tensor.numel());
+  } catch (...) {
+    return std::numeric_limits<uint64_t>::max();
   }
 }
 

@@ -18,6 +18,10 @@ bool values_are_followed() noexcept;
 // caller may not write to it. A CPU tensor is returned as it is. Throws nothing; any thread.
 std::optional<at::Tensor> known_values(const at::Tensor& tensor) noexcept;
 
+// Returns at most how many different values a tensor has: as many as it has elements, or fewer
+// where it is of integers that come from fewer. Throws nothing; any thread.
+uint64_t max_distinct_values(const at::Tensor& tensor) noexcept;
+
 // Returns whether all bytes of this thread's last copy from the device were known.
 bool last_copy_was_known() noexcept;
 
