@@ -150,8 +150,8 @@ absl::Status set_environment(const RunOptions& options, bool takes_libraries,
     libraries.insert(libraries.end(), virtual_gpu->begin(), virtual_gpu->end());
     // Above the driver any release of LibTorch's libraries is as good as another.
     if (!are_real) *stand_ins_used = *virtual_gpu;
-    variables.push_back({virtual_gpu::kSpecificationVariable,
-                         virtual_gpu::with_absolute_paths(chosen)});
+    variables.push_back(
+        {virtual_gpu::kSpecificationVariable, virtual_gpu::with_absolute_paths(chosen)});
     variables.push_back({kPath, with_folder_first(locations->virtual_gpu_folder)});
     // Triton links its launchers with the driver, which it looks for on disk.
     if (std::getenv(kTritonDriver) == nullptr) variables.push_back({kTritonDriver, folder});

@@ -308,8 +308,7 @@ std::string take_workspaces(std::string_view value, Specification& result) {
 }
 
 std::string take_unevenness(std::string_view value, Specification& result) {
-  if (value.size() != 1 || value[0] < '0' || value[0] > '3')
-    return "is not one of 0, 1, 2 and 3.";
+  if (value.size() != 1 || value[0] < '0' || value[0] > '3') return "is not one of 0, 1, 2 and 3.";
   result.unevenness = value[0] - '0';
   return "";
 }
