@@ -11,7 +11,8 @@ unset LD_LIBRARY_PATH PYTHONPATH
 export HOME="$PWD/home"
 mkdir own home
 
-# made NAME: a library of that name, of a release that no machine has. linked TARGET NAME…: a library that needs those.
+# made NAME: a library of that name, of a release that no machine has.
+# linked TARGET NAME…: a library that needs those.
 made() { echo 'int a_function(void) { return 1; }' | cc -x c -shared -fPIC -o "own/$1" -Wl,-soname,"$1" -; }
 linked() {
   echo 'int another(void) { return 2; }' |
