@@ -15,16 +15,6 @@
 namespace memledger::runner {
 namespace {
 
-// The folder of LibTorch's libraries; empty where the program needs none.
-std::string folder_of_libtorch(const std::string& text) {
-  for (const NeededLibrary& library : needed_libraries(text)) {
-    const bool is_libtorch = library.name == "libtorch_cpu.so" || library.name == "libc10.so";
-    if (is_libtorch && !library.path.empty())
-      return library.path.substr(0, library.path.rfind('/'));
-  }
-  return "";
-}
-
 // What is missing, as `libcudart.so.12 => not found` or `undefined symbol: name`, behind which
 // stands the file that lacks it. One is enough to say.
 std::string first_missing(const std::string& text) {
@@ -48,7 +38,7 @@ std::string why_libtorch_does_not_fit(const std::string& program,
   // The linker would start such a program in place of telling of it.
   if (kind_of_program(path.c_str()) != ProgramKind::kGlibc || gains_privileges(path)) return "";
   const std::optional<std::string> needed = trace_linker(path);
-  const std::string folder = needed ? folder_of_libtorch(*needed) : "";
+  const std::string folder = needed ? folder_of_libtorch(needed_libraries(*needed)) : "";
   char version[64] = "";
   if (folder.empty() || !read_libtorch_version(folder.c_str(), version, sizeof version)) return "";
   const int cuda = cuda_of_libraries(absl::StrJoin(libraries, ":").c_str());

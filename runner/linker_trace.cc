@@ -74,4 +74,13 @@ std::vector<NeededLibrary> needed_libraries(const std::string& text) {
   return libraries;
 }
 
+std::string folder_of_libtorch(const std::vector<NeededLibrary>& libraries) {
+  for (const NeededLibrary& library : libraries) {
+    const bool is_libtorch = library.name == "libtorch_cpu.so" || library.name == "libc10.so";
+    if (is_libtorch && !library.path.empty())
+      return library.path.substr(0, library.path.rfind('/'));
+  }
+  return "";
+}
+
 }  // namespace memledger::runner

@@ -21,4 +21,7 @@ std::optional<std::string> trace_linker(const std::string& path, bool resolve_sy
 // The libraries in such a text, in the linker's order.
 std::vector<NeededLibrary> needed_libraries(const std::string& text);
 
+// The folder of LibTorch's libraries among them; empty where there is none.
+std::string folder_of_libtorch(const std::vector<NeededLibrary>& libraries);
+
 }  // namespace memledger::runner

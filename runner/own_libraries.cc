@@ -35,16 +35,33 @@ bool is_library_of_nvidia(const std::string& name) {
                      [&](const char* stem) { return absl::StartsWith(name, stem); });
 }
 
-// Whether the file needs libraries of NVIDIA's, and all of them are found.
-bool finds_its_libraries(const std::string& path) {
-  const std::optional<std::string> text = trace_linker(path);
-  bool needs_one = false;
-  for (const NeededLibrary& library : needed_libraries(text.value_or(""))) {
+struct Needs {
+  int libraries = 0;  // of NVIDIA's
+  int missing = 0;
+  std::string libtorch;  // its folder
+};
+
+Needs needs_of(const std::string& path) {
+  const std::vector<NeededLibrary> libraries = needed_libraries(trace_linker(path).value_or(""));
+  Needs needs;
+  needs.libtorch = folder_of_libtorch(libraries);
+  for (const NeededLibrary& library : libraries) {
     if (!is_library_of_nvidia(library.name)) continue;
-    if (library.path.empty()) return false;
-    needs_one = true;
+    ++needs.libraries;
+    if (library.path.empty()) ++needs.missing;
   }
-  return needs_one;
+  return needs;
+}
+
+// Whether the file needs libraries of NVIDIA's, and all of them are found. Programs of LibTorch
+// need not be linked with its part for CUDA, which memledger loads into them.
+bool finds_its_libraries(const std::string& path) {
+  const Needs needs = needs_of(path);
+  if (needs.libraries == 0 || needs.missing > 0) return false;
+  if (needs.libtorch.empty()) return true;
+  const std::string with_cuda = needs.libtorch + "/libtorch_cuda.so";
+  std::error_code error;
+  return fs::exists(with_cuda, error) && needs_of(with_cuda).missing == 0;
 }
 
 std::string name_of(const std::string& path) { return fs::path(path).filename().string(); }

@@ -36,7 +36,16 @@ check "a program with its libraries" equal "$(chosen ./linked)" "$real"
 check "a program that needs none" equal "$(chosen ./without)" "$stand_ins"
 check "behind env and timeout" equal "$(chosen env A=1 timeout 60 ./linked)" "$real"
 check "what is given stays" equal "$(gpu=$stand_ins chosen ./linked)" "$stand_ins"
+
+# LibTorch's part for CUDA need not be linked.
+mkdir libtorch
+echo 'int a_part(void) { return 1; }' | cc -x c -shared -fPIC -o libtorch/libtorch_cpu.so -Wl,-soname,libtorch_cpu.so -
+cc -o of_libtorch main.c -Wl,--no-as-needed,-rpath,"$PWD/own:$PWD/libtorch" -Lown -Llibtorch -ltorch_cpu "${all[0]}"
+check "a LibTorch without CUDA" equal "$(chosen ./of_libtorch)" "$stand_ins"
+linked libtorch/libtorch_cuda.so "${all[@]}"
+check "a LibTorch that finds all" equal "$(chosen ./of_libtorch)" "$real"
 mv own/libcudnn.so.99 own/aside
+check "a LibTorch that lacks a library" equal "$(chosen ./of_libtorch)" "$stand_ins"
 # Looked at, and not started, as it could not be.
 looked_at() { chosen printenv MEMLEDGER_VIRTUAL_GPU --no-python "$@"; }
 check "a program that lacks a library" equal "$(looked_at ./linked)" "$stand_ins"
