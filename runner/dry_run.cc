@@ -678,7 +678,8 @@ bool was_short(const Run& run) {
 constexpr Run::End kLow = Run::End::kLow, kHigh = Run::End::kHigh;
 constexpr Run::Addresses kDown = Run::Addresses::kDown, kUp = Run::Addresses::kUp;
 
-// The runs that a request brings. Its own process is started anew with the libraries that it has.
+// The runs that a request brings. Where this process itself is started anew, it keeps the
+// libraries that it has.
 Case case_of(const DryRunRequest& request, const DryRunnerOptions& options) {
   std::string specification =
       options.image ? request.gpu : with_library_choice(request.gpu, request.program);

@@ -85,6 +85,8 @@ bool runs_another(const std::string& path) {
 
 // The program that a script names behind `#!`, or behind env there; empty where it is no script.
 std::string interpreter_of(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return "";  // opening a FIFO would wait
   std::ifstream file(path, std::ios::binary);
   char line[256] = "";
   file.read(line, sizeof line - 1);

@@ -8,9 +8,9 @@
 namespace memledger::virtual_gpu {
 
 // How many multiprocessors each graphics processing cluster (GPC) of a device has. Boards of one
-// name differ in that, as NVIDIA switches off what is broken, and cuDNN chooses plans by it: two
-// H200, both of 132 multiprocessors, took 2 752 MiB for a ResNet-18 that takes 2 706 to 2 876 with
-// the four layouts that 132 can have (docs/accuracy.md).
+// name can differ in that, as some multiprocessors are switched off, and cuDNN chooses plans by it:
+// a ResNet-18 takes 2 706 to 2 876 MiB with four layouts of 132 multiprocessors, and took 2 752 on
+// an H200 (docs/accuracy.md).
 //
 // Assumed: multiprocessors come in pairs; there are as few GPCs as hold them; the size of a GPC is
 // at most 18 for compute capability 9.x, 16 for 12.x, 20 for others (full GPCs of GH100, GB202 and

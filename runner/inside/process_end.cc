@@ -361,7 +361,7 @@ class ComesAgain {
     timers_[index(number)].store(timer + 1);
     return timer >= 0;
   }
-  // As often as it is needed. Returns whether it will.
+  // Returns whether it will. Has no limit of times.
   static bool after_others(int number) noexcept { return start_timer(number, &timers_) >= 0; }
   // Call it for each signal that has come.
   static void delete_timer(const siginfo_t& info) noexcept {

@@ -138,7 +138,7 @@ void label_loop(int) {
   for (int64_t i = 0; i < labels.numel(); ++i) at::nonzero(images > static_cast<double>(i));
   gibibytes(8);
 }
-// As many labels as there are classes, of each box one.
+// Each box has one of 50 classes, so that the loop has 50 rounds at most.
 void class_loop(int) {
   const at::Tensor scores = random(2'000'000).view({-1, 50});
   const at::Tensor classes = at::arange(50, on_cuda(at::kLong)).expand_as(scores).reshape({-1});

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <exception>
 #include <iterator>
-#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -639,10 +638,11 @@ std::optional<at::Tensor> known_values(const at::Tensor& tensor) noexcept {
 }
 
 uint64_t max_distinct_values(const at::Tensor& tensor) noexcept {
+  const auto elements = static_cast<uint64_t>(tensor.numel());
   try {
-    return values_are_followed() ? max_distinct(tensor) : static_cast<uint64_t>(tensor.numel());
+    return values_are_followed() ? max_distinct(tensor) : elements;
   } catch (...) {
-    return std::numeric_limits<uint64_t>::max();
+    return elements;
   }
 }
 
