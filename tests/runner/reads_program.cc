@@ -212,5 +212,5 @@ const std::map<std::string, void (*)(int)> kModes = {
 
 int main(int argc, char** argv) {
   if (argc < 2) return EXIT_FAILURE;
-  kModes.at(argv[1])(argc > 2 ? std::atoi(argv[2]) : 50);
+  kModes.at(argv[1])(argc > 2 ? static_cast<int>(std::strtol(argv[2], nullptr, 10)) : 50);
 }
