@@ -162,6 +162,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   tracker/timeline/timeline.cc
   tracker/timeline/timeline_files.cc
   tracker/values_text.cc
+  virtual_gpu/argument_words.cc
   virtual_gpu/calibration.cc
   virtual_gpu/profile_json.cc
   virtual_gpu/profiles.cc
@@ -353,6 +354,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/answers/nvrtc.cc
   virtual_gpu/answers/nvshmem.cc
   virtual_gpu/answers/real_libraries.cc
+  virtual_gpu/argument_words.cc
   virtual_gpu/calibration.cc
   virtual_gpu/capture.cc
   virtual_gpu/context_memory.cc
@@ -378,6 +380,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/specification.cc
   virtual_gpu/streams.cc
   virtual_gpu/unconsidered_functions.cc
+  virtual_gpu/unwatched_reads.cc
   virtual_gpu/use_file.cc
   virtual_gpu/visible_devices.cc
   virtual_gpu/workspace_model.cc

@@ -31,6 +31,9 @@ constexpr std::array<const char*, 4> kNumbers = {kAssumeSmall, kAssumeOne, kAssu
 
 bool is_truth(const MeasuredRead& read) { return read.kind == Kind::kBranch; }
 
+// Whether it stands for all copies of a process that is not watched: then it is tried alone.
+bool is_of_driver(const MeasuredRead& read) { return absl::StartsWith(read.site, "copied:"); }
+
 // Whether the value is what was assumed at first.
 bool is_first(const MeasuredRead& read, std::string_view value) {
   return (value == kAssumeSmall && read.assumed == 0) || (value == kAssumeOne && read.assumed == 1);
@@ -285,10 +288,13 @@ class Plan {
 
   // For a program that fits.
   std::vector<AssumingRun> of_fitting(const std::vector<MeasuredRead>& sites) {
-    std::vector<MeasuredRead> truths, numbers;
-    for (const MeasuredRead& site : sites) (is_truth(site) ? truths : numbers).push_back(site);
-    add(numbers, sites.size() <= kMaxAlone);
-    add(truths, sites.size() <= kMaxAlone || truths.size() <= kMaxTruthsAlone);
+    std::vector<MeasuredRead> truths, numbers, of_driver;
+    for (const MeasuredRead& site : sites)
+      (is_of_driver(site) ? of_driver : is_truth(site) ? truths : numbers).push_back(site);
+    const bool are_few = truths.size() + numbers.size() <= kMaxAlone;
+    add(numbers, are_few);
+    add(truths, are_few || truths.size() <= kMaxTruthsAlone);
+    add(of_driver, true);
     add_low_ends();
     return std::move(wanted_);
   }
@@ -297,7 +303,7 @@ class Plan {
   std::vector<AssumingRun> of_failing(const std::vector<MeasuredRead>& sites) {
     for (const MeasuredRead& site : sites) {
       for (const std::string& value : other_values(site)) {
-        const bool is_alone = sites.size() <= kMaxAlone;
+        const bool is_alone = sites.size() <= kMaxAlone || is_of_driver(site);
         want({{is_alone ? site.site : all_of_kind(site), value}}, Run::End::kLow);
       }
     }
@@ -363,6 +369,8 @@ class Plan {
     const bool is_late = is_read_late(site, runs_);
     want({{site.site, value}}, end, is_late);
     if (value != kAssumeHuge || !has_failed({{site.site, value}}, end)) return;
+    // The driver does not see what finds room in a cache.
+    if (is_of_driver(site)) return want({{site.site, kAssumeMillion}}, end, is_late);
     // Where other values allocate alike, nothing is open.
     const std::vector<Tried> tried = tried_values(site, runs_, assuming_);
     const bool is_open = std::any_of(tried.begin(), tried.end(), [](const Tried& one) {

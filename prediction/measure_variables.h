@@ -40,6 +40,13 @@ inline constexpr char kAssumeLarge[] = "large";
 inline constexpr char kAssumeHuge[] = "huge";
 inline constexpr char kAssumeMillion[] = "million";  // where a program takes no huge one
 
+// Sites of a process that is not watched (virtual_gpu/unwatched_reads.h): the copies to the host of
+// what nobody knows, each tried in four ways.
+inline constexpr char kCopiedTruths[] = "copied:truths";
+inline constexpr char kCopiedNumbers[] = "copied:numbers";
+inline constexpr char kCopiedFractions[] = "copied:fractions";
+inline constexpr char kCopiedMixed[] = "copied:mixed";
+
 // A loop that an assumed size drives and that would not end in time (run_files.h). The run is no
 // use from there on.
 inline constexpr char kSizeLoop[] = "loop";

@@ -243,6 +243,7 @@ Measurement measurement_of(const Json& json) {
   measurement.allocator_settings = json.at("allocator_settings");
   measurement.missing_cudnn = json.at("missing_cudnn");
   measurement.libraries = json.at("libraries");
+  measurement.is_by_driver = json.at("is_by_driver");
   return measurement;
 }
 
@@ -357,7 +358,8 @@ std::string to_json(const Measurement& measurement) {
                   {"unknown_reads", reads},
                   {"allocator_settings", measurement.allocator_settings},
                   {"missing_cudnn", measurement.missing_cudnn},
-                  {"libraries", measurement.libraries}}) +
+                  {"libraries", measurement.libraries},
+                  {"is_by_driver", measurement.is_by_driver}}) +
          "\n";
 }
 

@@ -29,7 +29,7 @@ struct MeasuredDevice {
   int64_t requested_in_all = 0;
 };
 
-// What a process that has left no measurement took of one device, in bytes.
+// What a process that has left no measurement took of one device, in bytes, as the driver saw it.
 struct DeviceUse {
   int process = 0;
   bool is_watched = false;  // it was killed before it could leave one
@@ -38,6 +38,10 @@ struct DeviceUse {
   int64_t capacity_bytes = 0;
   int64_t context_bytes = 0;  // part of the peak
   int64_t process_peak = 0;
+  // How often it took memory, how much in all, and how often it was refused.
+  int64_t times_taken = 0;
+  int64_t taken_in_all = 0;
+  int64_t times_refused = 0;
 };
 
 // One or more storages whose names differ in a number only: `cache.0…63.k`. What is said of their
@@ -162,6 +166,9 @@ std::string_view to_string(Steps steps);
 // The figures of one process of one run.
 struct Measurement {
   int process = 0, rank = 0;
+  // Nothing in the process measured it: the figures are what the driver saw of its devices
+  // (run_files.h), and nobody knows of tensors, steps and stages.
+  bool is_by_driver = false;
   Ended ended = Ended::kNot;
   std::string cause;  // what ended it if it did not return: "SIGSEGV", "uncaught exception: …"
   int64_t steps = 0;  // of optimizers

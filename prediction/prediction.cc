@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "prediction/assumed_reads.h"
@@ -39,6 +40,7 @@ struct DeviceSum {
   std::string gpu;
   int64_t capacity = 0;
   int64_t allocated = 0, reserved = 0, process = 0, context = 0, fragmented = 0;
+  int64_t by_driver = 0;  // of which the driver saw no more than that, without the context
   int64_t failures = 0;
   int processes = 0;
 };
@@ -55,6 +57,7 @@ std::map<int, DeviceSum> sums_of(const Run& run) {
       sum.process += device.process_peak;
       sum.context += device.context_bytes;
       sum.fragmented += device.fragmented_bytes;
+      if (process.is_by_driver) sum.by_driver += device.process_peak - device.context_bytes;
       sum.failures += device.failures;
       ++sum.processes;
     }
@@ -76,10 +79,13 @@ bool tells_peaks(const Run& run, const std::vector<Run>& runs) {
 }
 
 std::vector<Term> terms_between(const DeviceSum& low, const DeviceSum& high) {
-  const auto rest = [](const DeviceSum& sum) { return sum.process - sum.reserved - sum.context; };
+  const auto rest = [](const DeviceSum& sum) {
+    return sum.process - sum.reserved - sum.context - sum.by_driver;
+  };
   return {{"tensors", low.allocated, high.allocated},
           {"cached by LibTorch", low.reserved - low.allocated, high.reserved - high.allocated},
           {"libraries", rest(low), rest(high)},
+          {"allocations", low.by_driver, high.by_driver},
           {"CUDA context", low.context, high.context}};
 }
 
@@ -626,6 +632,33 @@ void heed_other_reads(const ReadsTried& tried, Prediction& prediction) {
   prediction.reason = "whether it fits depends on values that only the device has";
 }
 
+bool speaks_of_memory(const std::string& output) {
+  const std::string text = absl::AsciiStrToLower(output);
+  return absl::StrContains(text, "out of memory") || absl::StrContains(text, "out_of_memory") ||
+         absl::StrContains(text, "outofmemory") || absl::StrContains(text, "memory allocation") ||
+         absl::StrContains(text, "memoryallocation");
+}
+
+// Whether the run failed, after memory was refused, for want of it: as it says so itself, or as it
+// does not fail where there is enough. The driver sees no more than that the program ended.
+bool failed_for_memory(const Run& run, const std::vector<Run>& runs) {
+  if (speaks_of_memory(run.program.last_lines)) return true;
+  return std::any_of(runs.begin(), runs.end(), [&run](const Run& other) {
+    return !other.is_limited && are_alike(other, run) && other.has_ended_well();
+  });
+}
+
+void heed_other_failures(const std::vector<Run>& runs, Prediction& prediction) {
+  const bool is_doubtful = std::any_of(runs.begin(), runs.end(), [&runs](const Run& run) {
+    return run.end == Run::End::kLow && run.is_limited && !run.why_by_driver.empty() &&
+           run.failed_allocation() && !failed_for_memory(run, runs);
+  });
+  if (!is_doubtful || prediction.verdict != Verdict::kDoesNotFit) return;
+  for (DevicePrediction& device : prediction.devices) device.verdict = Verdict::kNotKnown;
+  prediction.verdict = Verdict::kNotKnown;
+  prediction.reason = "it failed after memory was refused, perhaps for another reason";
+}
+
 std::vector<Run> those_with_peaks(const std::vector<Run>& runs) {
   std::vector<Run> result;
   std::copy_if(runs.begin(), runs.end(), std::back_inserter(result),
@@ -670,9 +703,13 @@ Prediction combined(std::string specification, const std::vector<Run>& runs,
         "The program fails if sizes that only the device has are the smallest possible, so the low "
         "end assumes the largest, too.";
   }
+  for (const Run& run : runs) {
+    if (prediction.why_by_driver.empty()) prediction.why_by_driver = run.why_by_driver;
+  }
   prediction.verdict = worst(prediction.devices);
   if (prediction.verdict == Verdict::kDoesNotFit) {
     heed_other_reads(tried, prediction);
+    heed_other_failures(runs, prediction);
     return prediction;
   }
   const Run* const unwatched = unwatched_run(runs);

@@ -48,7 +48,8 @@ struct DevicePrediction {
   int64_t capacity_bytes = 0;
   Interval allocated_peak, reserved_peak, process_peak, context;
   Interval fragmented;  // free bytes of segments in use, at the end
-  // tensors, cached by LibTorch, libraries, CUDA context: they add up to the process's peak
+  // tensors, cached by LibTorch, libraries, CUDA context, or allocations for what only the driver
+  // saw: they add up to the process's peak
   std::vector<Term> terms;
   std::vector<StagePeaks> stages;  // those that were seen: training, evaluation, neither
   Verdict verdict = Verdict::kNotKnown;
@@ -57,9 +58,9 @@ struct DevicePrediction {
   int64_t headroom_bytes() const { return capacity_bytes - process_peak.high; }
 };
 
-// One GPU, of which processes took memory that left no measurement: the sum of their peaks, whether
-// or not they came together, from the run that took least to the one that took most. The values
-// that they read are not followed, so another run may take more or less.
+// One GPU, of which processes took memory that are not watched, in runs that did not end by
+// themselves: the sum of their peaks, whether or not they came together, from the run that took
+// least to the one that took most. Another run may take more or less.
 struct UnwatchedDevice {
   std::string device;  // cuda:0
   std::string gpu;     // NVIDIA H200
@@ -122,6 +123,8 @@ struct Run {
   std::string why_unwatched;
   // What processes took that have no measurement: those without LibTorch, too.
   std::vector<DeviceUse> unwatched_uses;
+  // Why processes are measured by what the driver saw of them; empty: none is.
+  std::string why_by_driver;
   Writes writes;
 
   bool failed_allocation() const;
@@ -138,8 +141,12 @@ struct Prediction {
   Verdict verdict = Verdict::kNotKnown;
   std::string remedy;  // a setting of the allocator with which it fits; empty: none
   std::vector<DevicePrediction> devices;
-  // Where the program, or one of its processes, is not watched; no verdict comes of it.
+  // Where the program, or one of its processes, is not watched and did not end by itself; no
+  // verdict comes of it.
   std::vector<UnwatchedDevice> unwatched_devices;
+  // Why some of its processes are not watched, where the verdict rests on what the driver saw of
+  // them: nothing is known of their tensors. Empty: all are watched.
+  std::string why_by_driver;
   std::optional<MeasuredPeak> peak;
   std::optional<MeasuredFailure> failure;   // why it does not fit
   std::vector<MeasuredRead> unknown_reads;  // those with most bytes first

@@ -190,9 +190,11 @@ std::string to_json(const std::vector<Prediction>& predictions) {
   const bool is_cut = decides.ended == Ended::kAfterStep;
   result["whole_run"] = decides.ended == Ended::kAtExit;
   result["through_step"] = is_cut ? Json(decides.steps) : Json(nullptr);
-  result["evaluation_seen"] = decides.saw_evaluation;
+  result["evaluation_seen"] =
+      decides.why_by_driver.empty() ? Json(decides.saw_evaluation) : Json(nullptr);
   result["devices"] = std::move(devices);
   result["unwatched_devices"] = json(decides.unwatched_devices);
+  result["unwatched_because"] = text_or_null(decides.why_by_driver);
   result["terms"] = json(terms_of(decides));
   result["unknown_reads"] = json(decides.unknown_reads);
   result["peak"] = json(decides.peak);

@@ -219,6 +219,7 @@ std::string term_line(const char* name, int64_t low, int64_t high, const char* m
 const char* meaning_of(const std::string& term) {
   if (term == "tensors") return "allocated at the peak";
   if (term == "cached by LibTorch") return "reserved, and not allocated then";
+  if (term == "allocations") return "of processes that are not watched, as the driver saw them";
   return "";
 }
 
@@ -509,6 +510,13 @@ bool wants_cudnn(const Prediction& prediction) {
 std::string end_line(const Prediction& prediction) {
   std::string text;
   if (!prediction.note.empty()) text += prediction.note + "\n";
+  if (!prediction.why_by_driver.empty()) {
+    text += fmt::format(
+        "Not watched: {}. Of such processes the driver sees sizes, copies and kernels; names, "
+        "layers "
+        "and lines are not known.\n",
+        printable(prediction.why_by_driver));
+  }
   if (wants_cudnn(prediction)) {
     text += fmt::format(
         "Workspaces of convolutions are between a model's sizes and an upper bound; with cuDNN's "

@@ -56,20 +56,130 @@ std::optional<int> process_of(const fs::path& path) {
   return process;
 }
 
-std::vector<DeviceUse> uses_of(const fs::path& path, int process, bool is_watched) {
-  std::vector<DeviceUse> uses;
+// Nothing where the file is cut short.
+std::optional<DeviceUseFile> read_use_file(const fs::path& path) {
   const std::string content = file_text(path);
+  DeviceUseFile file;
+  if (content.size() < sizeof file) return std::nullopt;
+  std::memcpy(&file, content.data(), sizeof file);
+  return file;
+}
+
+template <size_t Size>
+std::string text_in(const char (&field)[Size]) {
+  return std::string(field, strnlen(field, Size));
+}
+
+std::vector<DeviceUse> uses_of(const DeviceUseFile& file, int process, bool is_watched) {
+  std::vector<DeviceUse> uses;
   for (int index = 0; index < kMaxDeviceUses; ++index) {
-    DeviceUseRow row;
-    if (content.size() < (static_cast<size_t>(index) + 1) * sizeof row) break;
-    std::memcpy(&row, content.data() + static_cast<size_t>(index) * sizeof row, sizeof row);
+    const DeviceUseRow& row = file.devices[index];
     if (row.peak_bytes == 0) continue;
-    uses.push_back({process, is_watched, index,
-                    std::string(row.gpu, strnlen(row.gpu, sizeof row.gpu)),
-                    static_cast<int64_t>(row.capacity_bytes),
-                    static_cast<int64_t>(row.context_bytes), static_cast<int64_t>(row.peak_bytes)});
+    DeviceUse use;
+    use.process = process;
+    use.is_watched = is_watched;
+    use.index = index;
+    use.gpu = text_in(row.gpu);
+    use.capacity_bytes = static_cast<int64_t>(row.capacity_bytes);
+    use.context_bytes = static_cast<int64_t>(row.context_bytes);
+    use.process_peak = static_cast<int64_t>(row.peak_bytes);
+    use.times_taken = static_cast<int64_t>(row.times_taken);
+    use.taken_in_all = static_cast<int64_t>(row.taken_in_all);
+    use.times_refused = static_cast<int64_t>(row.times_refused);
+    uses.push_back(std::move(use));
   }
   return uses;
+}
+
+// A use file that no measurement has taken the place of.
+struct UnwatchedFile {
+  int process = 0;
+  bool is_watched = false;  // it was killed before it could leave a measurement
+  DeviceUseFile content;
+};
+
+// By process, of each one for every program that it was, in the order of their times.
+std::map<int, std::vector<fs::path>> use_files_of(const std::string& folder) {
+  std::map<int, std::vector<std::pair<size_t, fs::path>>> files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::optional<int> process = process_of(entry.path());
+    if (!process || entry.path().extension() != kDeviceUseExtension) continue;
+    files[*process].emplace_back(entry.path().filename().string().size(), entry.path());
+  }
+  std::map<int, std::vector<fs::path>> result;
+  for (auto& [process, of_process] : files) {
+    std::sort(of_process.begin(), of_process.end());
+    for (auto& [length, path] : of_process) result[process].push_back(std::move(path));
+  }
+  return result;
+}
+
+std::vector<UnwatchedFile> unwatched_files_of(const std::string& folder) {
+  std::vector<UnwatchedFile> result;
+  for (auto& [process, paths] : use_files_of(folder)) {
+    const auto has = [&, process = process](const char* extension) {
+      std::error_code error;
+      return fs::exists(fs::path(folder) / absl::StrCat(process, extension), error);
+    };
+    // What is measured is the last.
+    if (has(".json")) paths.pop_back();
+    const bool is_watched = !has(".json") && has(kWatchedExtension);
+    for (const fs::path& path : paths) {
+      if (const std::optional<DeviceUseFile> file = read_use_file(path))
+        result.push_back({process, is_watched && path == paths.back(), *file});
+    }
+  }
+  return result;
+}
+
+MeasuredRead copies(const char* op, const char* site, MeasuredRead::Kind kind, uint64_t count) {
+  MeasuredRead read;
+  read.op = op;
+  read.site = site;
+  read.kind = kind;
+  read.count = static_cast<int64_t>(count);
+  // Until other values are tried.
+  read.has_upper_bound = false;
+  return read;
+}
+
+std::vector<MeasuredRead> reads_of(const DeviceUseFile& file) {
+  using Kind = MeasuredRead::Kind;
+  std::vector<MeasuredRead> reads;
+  const uint64_t bytes = file.copies.single_bytes, words = file.copies.words;
+  const uint64_t blocks = file.copies.blocks;
+  if (bytes + blocks > 0) {
+    reads.push_back(copies("copies to the host, taken for truths", kCopiedTruths, Kind::kBranch,
+                           bytes + blocks));
+  }
+  if (bytes + words + blocks > 0) {
+    reads.push_back(copies("copies to the host, taken for whole numbers", kCopiedNumbers,
+                           Kind::kNumber, bytes + words + blocks));
+    reads.push_back(copies("copies to the host, each taken for something else", kCopiedMixed,
+                           Kind::kBranch, bytes + words + blocks));
+  }
+  if (words + blocks > 0) {
+    reads.push_back(copies("copies to the host, taken for fractions", kCopiedFractions,
+                           Kind::kFraction, words + blocks));
+  }
+  if (file.managed_allocations > 0) {
+    reads.push_back(copies("managed memory, which is read without a copy", "", Kind::kNumber,
+                           file.managed_allocations));
+  }
+  if (file.host_addresses > 0) {
+    reads.push_back(copies("kernels that may write to the host's memory", "", Kind::kNumber,
+                           file.host_addresses));
+  }
+  for (const LibrarySizeRow& row : file.library_sizes) {
+    if (row.count == 0) continue;
+    MeasuredRead read = copies("", "", Kind::kSize, row.count);
+    read.op = text_in(row.what);
+    read.has_upper_bound = row.has_upper_bound != 0;
+    if (!read.has_upper_bound) read.kind = Kind::kModel;
+    reads.push_back(std::move(read));
+  }
+  return reads;
 }
 
 }  // namespace
@@ -139,31 +249,50 @@ std::string read_why_unwatched(const std::string& folder) {
 }
 
 std::vector<DeviceUse> read_unwatched_uses(const std::string& folder) {
-  // By process, one for each program that it was, in the order of their times.
-  std::map<int, std::vector<std::pair<size_t, fs::path>>> files;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::optional<int> process = process_of(entry.path());
-    if (!process || entry.path().extension() != kDeviceUseExtension) continue;
-    const std::string name = entry.path().filename().string();
-    files[*process].emplace_back(name.size(), entry.path());
-  }
   std::vector<DeviceUse> all;
-  for (auto& [process, of_process] : files) {
-    std::sort(of_process.begin(), of_process.end());
-    const auto has = [&, process = process](const char* extension) {
-      return fs::exists(fs::path(folder) / absl::StrCat(process, extension), error);
-    };
-    // What is measured is the last.
-    if (has(".json")) of_process.pop_back();
-    const bool is_watched = !has(".json") && has(kWatchedExtension);
-    for (const auto& [length, path] : of_process) {
-      const bool is_last = path == of_process.back().second;
-      const std::vector<DeviceUse> uses = uses_of(path, process, is_watched && is_last);
-      all.insert(all.end(), uses.begin(), uses.end());
-    }
+  for (const UnwatchedFile& file : unwatched_files_of(folder)) {
+    const std::vector<DeviceUse> uses = uses_of(file.content, file.process, file.is_watched);
+    all.insert(all.end(), uses.begin(), uses.end());
   }
   return all;
+}
+
+std::vector<Measurement> read_driver_measurements(const std::string& folder) {
+  std::vector<Measurement> all;
+  for (const UnwatchedFile& file : unwatched_files_of(folder)) {
+    Measurement measurement;
+    measurement.process = file.process;
+    measurement.is_by_driver = true;
+    measurement.ended = Ended::kAtExit;
+    for (const DeviceUse& use : uses_of(file.content, file.process, file.is_watched)) {
+      MeasuredDevice device;
+      device.index = use.index;
+      device.gpu = use.gpu;
+      device.capacity_bytes = use.capacity_bytes;
+      device.process_peak = use.process_peak;
+      device.context_bytes = use.context_bytes;
+      device.retries = use.times_refused;
+      device.allocations = use.times_taken;
+      device.requested_in_all = use.taken_in_all;
+      measurement.devices.push_back(std::move(device));
+    }
+    measurement.unknown_reads = reads_of(file.content);
+    measurement.libraries = text_in(file.content.libraries);
+    if (!file.is_watched && !measurement.devices.empty()) all.push_back(std::move(measurement));
+  }
+  return all;
+}
+
+std::vector<MeasuredRead> read_copies_of(const std::string& folder, int process) {
+  const std::map<int, std::vector<fs::path>> files = use_files_of(folder);
+  const auto of_process = files.find(process);
+  if (of_process == files.end()) return {};
+  const std::optional<DeviceUseFile> file = read_use_file(of_process->second.back());
+  if (!file) return {};
+  // The process itself has told of the sizes of libraries.
+  DeviceUseFile without_sizes = *file;
+  std::memset(without_sizes.library_sizes, 0, sizeof without_sizes.library_sizes);
+  return reads_of(without_sizes);
 }
 
 std::vector<Refusal> read_refusals(const std::string& folder) {

@@ -60,6 +60,13 @@ std::string read_why_unwatched(const std::string& folder);
 // another program by exec(), and of those that were killed.
 std::vector<DeviceUse> read_unwatched_uses(const std::string& folder);
 
+// Returns measurements of those, made of what the driver saw, each of a process or of a program
+// that it was before exec(). Without those that were watched and killed.
+std::vector<Measurement> read_driver_measurements(const std::string& folder);
+
+// Returns what the process read of its devices before it was watched, by kinds of copies.
+std::vector<MeasuredRead> read_copies_of(const std::string& folder, int process);
+
 // Returns each once, in the order in which they came. A record that was cut short is left out.
 std::vector<Refusal> read_refusals(const std::string& folder);
 

@@ -201,6 +201,9 @@ std::vector<prediction::Measurement> read_measurements(const std::string& folder
   for (const fs::path& path : files) {
     auto measurement = prediction::parse_measurement(file_text(path));
     if (measurement.ok()) {
+      for (prediction::MeasuredRead& read :
+           prediction::read_copies_of(folder, measurement->process))
+        measurement->unknown_reads.push_back(std::move(read));
       measurement->process = 0;  // differs from run to run
       measurements.push_back(*std::move(measurement));
     } else {
@@ -230,6 +233,35 @@ std::string why_unwatched(const Run& run, const std::string& folder) {
       std::all_of(run.processes.begin(), run.processes.end(),
                   [](const auto& process) { return process.ended == prediction::Ended::kAtExit; });
   return ran_to_its_end ? "a process was killed before it could tell what it took" : "";
+}
+
+// Makes measurements of what the driver saw of processes that are not watched, of a run that ended
+// by itself. One that failed counts where memory was refused.
+void measure_by_driver(const std::string& folder, const std::string& specification, Run& run) {
+  const bool ended_early =
+      run.program.timed_out || run.was_enough ||
+      std::any_of(run.processes.begin(), run.processes.end(),
+                  [](const auto& process) { return process.ended != prediction::Ended::kAtExit; });
+  const bool was_killed =
+      std::any_of(run.unwatched_uses.begin(), run.unwatched_uses.end(),
+                  [](const prediction::DeviceUse& use) { return use.is_watched; });
+  const bool was_refused =
+      std::any_of(run.unwatched_uses.begin(), run.unwatched_uses.end(),
+                  [](const prediction::DeviceUse& use) { return use.times_refused > 0; });
+  if (run.unwatched_uses.empty() || ended_early || was_killed) return;
+  if (run.program.status != 0 && !was_refused) return;
+  for (prediction::Measurement& measurement : prediction::read_driver_measurements(folder)) {
+    measurement.process = 0;  // differs from run to run
+    // A process that does not return names none.
+    if (measurement.libraries.empty() && absl::StrContains(specification, "libraries=real"))
+      measurement.libraries = "not named, perhaps with cuDNN";
+    for (prediction::MeasuredDevice& device : measurement.devices) {
+      if (run.program.status != 0) std::swap(device.retries, device.failures);
+    }
+    run.processes.push_back(std::move(measurement));
+  }
+  run.unwatched_uses.clear();
+  run.why_by_driver = std::exchange(run.why_unwatched, "");
 }
 
 // Both ends are alike to a program that asks no GPU for anything.
@@ -284,6 +316,7 @@ Run not_made_yet(const Run& run) {
   result.processes.clear();
   result.why_unwatched.clear();
   result.unwatched_uses.clear();
+  result.why_by_driver.clear();
   result.writes = {};
   return result;
 }
@@ -510,6 +543,7 @@ class Runs {
     plan.run.processes = read_measurements(plan.folder);
     plan.run.unwatched_uses = prediction::read_unwatched_uses(plan.folder);
     plan.run.why_unwatched = why_unwatched(plan.run, plan.folder);
+    measure_by_driver(plan.folder, plan.specification, plan.run);
     plan.child.reset();
     plan.is_over = true;
     absl::StatusOr<prediction::Writes> writes = hold_.writes(held(plan));

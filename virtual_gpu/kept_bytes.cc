@@ -4,8 +4,6 @@
 #include <cstring>
 #include <iterator>
 
-#include "virtual_gpu/host_memory.h"
-
 namespace memledger::virtual_gpu {
 
 void KeptBytes::write(uintptr_t address, const void* source, size_t bytes) {
@@ -21,7 +19,7 @@ void KeptBytes::fill(uintptr_t address, unsigned char value, size_t bytes) {
   if (!most_bytes_per_copy_ || !bytes) return;
   std::lock_guard<std::mutex> lock(mutex_);
   forget_locked(address, bytes);
-  // Zero is what unknown bytes read as.
+  // Zero is what unknown bytes mostly read as.
   if (bytes <= most_bytes_per_copy_ && value)
     keep_locked(address, std::vector<unsigned char>(bytes, value), next_order_++);
 }
@@ -39,7 +37,6 @@ void KeptBytes::copy(uintptr_t destination, uintptr_t source, size_t bytes) {
 }
 
 void KeptBytes::read(void* destination, uintptr_t address, size_t bytes) const {
-  fill_with_zeros(destination, bytes);
   if (!most_bytes_per_copy_) return;
   std::lock_guard<std::mutex> lock(mutex_);
   read_locked(static_cast<unsigned char*>(destination), address, bytes);

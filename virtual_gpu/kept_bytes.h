@@ -11,8 +11,7 @@
 
 namespace memledger::virtual_gpu {
 
-// The bytes of small copies to a device, by address, so that they can be read back. What is not
-// known reads as zeros. Thread-safe.
+// The bytes of small copies to a device, by address, so that they can be read back. Thread-safe.
 class KeptBytes {
  public:
   // All that is kept at one time; the oldest is dropped first.
@@ -26,6 +25,7 @@ class KeptBytes {
   void write(uintptr_t address, const void* source, size_t bytes);
   void fill(uintptr_t address, unsigned char value, size_t bytes);
   void copy(uintptr_t destination, uintptr_t source, size_t bytes);
+  // Writes what is known over `destination`, and leaves the rest; bytes that are zero may be of it.
   void read(void* destination, uintptr_t address, size_t bytes) const;
   void forget(uintptr_t address, size_t bytes);
   void clear();

@@ -2,6 +2,9 @@
 
 #include <array>
 #include <atomic>
+#include <cstdio>
+
+#include "virtual_gpu/use_file.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -27,6 +30,19 @@ std::array<std::atomic<uint64_t>, kSizes> counts;
 
 void note_library_size(LibrarySize size) {
   counts[static_cast<size_t>(size)].fetch_add(1, std::memory_order_relaxed);
+  tell_library_sizes();
+}
+
+void tell_library_sizes() {
+  prediction::DeviceUseFile* const file = UseFile::current();
+  if (file == nullptr) return;
+  static_assert(kSizes <= prediction::kMaxLibrarySizes);
+  for (size_t i = 0; i < kSizes; ++i) {
+    prediction::LibrarySizeRow& row = file->library_sizes[i];
+    std::snprintf(row.what, sizeof row.what, "%s", kKnown[i].what);
+    row.has_upper_bound = kKnown[i].has_upper_bound ? 1 : 0;
+    row.count = counts[i].load(std::memory_order_relaxed);
+  }
 }
 
 }  // namespace memledger::virtual_gpu

@@ -13,6 +13,7 @@
 #include "virtual_gpu/known_values.h"
 #include "virtual_gpu/library_sizes.h"
 #include "virtual_gpu/unconsidered_functions.h"
+#include "virtual_gpu/unwatched_reads.h"
 #include "virtual_gpu/visible_devices.h"
 
 namespace memledger::virtual_gpu {
@@ -213,6 +214,7 @@ bool Machine::make_context_locked(int device) {
   if (shared_) shared_->set_context(d.machine_number, true);
   contexts_.fetch_or(1u << device, std::memory_order_release);
   note_use(device);
+  tell_library_sizes();
   return true;
 }
 
@@ -291,12 +293,16 @@ bool Machine::charge(int device, size_t bytes) {
 bool Machine::take_memory(int device, size_t bytes) {
   Device& d = devices_[device];
   const bool fits = shared_ ? shared_->take(d.machine_number, bytes) : bytes <= d.capacity - d.used;
-  if (!fits) return false;
+  if (!fits) {
+    use_file_.note_refused(d.machine_number);
+    return false;
+  }
   d.used += bytes;
   if (d.used > d.used_high) {
     d.used_high = d.used;
     if (has_context(device)) note_use(device);
   }
+  use_file_.note_taken(d.machine_number, bytes);
   return true;
 }
 
@@ -370,7 +376,10 @@ void* Machine::allocate_once(int device, size_t bytes) {
 
 void* Machine::allocate_locked(int device, size_t bytes) {
   // More than the device has never fits, and rounding it up could overflow.
-  if (bytes > devices_[device].capacity || !has_addresses(device)) return nullptr;
+  if (bytes > devices_[device].capacity || !has_addresses(device)) {
+    use_file_.note_refused(devices_[device].machine_number);
+    return nullptr;
+  }
   if (bytes <= kPage / 2) return allocate_small(device, bytes);
   const size_t pages = round_up(bytes, kPage);
   if (!charge(device, pages)) return nullptr;
@@ -474,12 +483,23 @@ void* Machine::map_host(int device, size_t bytes, MemoryKind kind) {
   if (mapped == MAP_FAILED) return nullptr;
   const uintptr_t address = reinterpret_cast<uintptr_t>(mapped);
   std::lock_guard<std::mutex> lock(mutex_);
-  entries_[address] = Entry{{address, bytes, device, kind}};
+  add_host_memory({address, bytes, device, kind});
   return mapped;
+}
+
+void Machine::add_host_memory(const Region& region) {
+  entries_[region.begin] = Entry{region};
+  has_host_memory_.store(true, std::memory_order_relaxed);
+}
+
+bool Machine::is_host_memory(uintptr_t address) {
+  const std::optional<Region> region = find(reinterpret_cast<const void*>(address));
+  return region && region->kind != MemoryKind::kDevice;
 }
 
 // Memory that host and device share lies on the host here, and takes nothing of the device.
 void* Machine::allocate_managed(int device, size_t bytes) {
+  virtual_gpu::note_managed_allocation();
   return map_host(device, bytes, MemoryKind::kManaged);
 }
 void* Machine::allocate_host(int device, size_t bytes) {
@@ -501,7 +521,7 @@ bool Machine::register_host(int device, void* pointer, size_t bytes) {
   const auto next = entries_.lower_bound(begin);
   if (next != entries_.end() && next->first < begin + bytes) return false;
   if (next != entries_.begin() && std::prev(next)->second.region.end() > begin) return false;
-  entries_[begin] = Entry{{begin, bytes, device, MemoryKind::kRegistered}};
+  add_host_memory({begin, bytes, device, MemoryKind::kRegistered});
   return true;
 }
 
@@ -603,6 +623,7 @@ void Machine::copy_on_device(uintptr_t destination, uintptr_t source, size_t byt
 }
 
 void Machine::copy_to_host(void* destination, uintptr_t address, size_t bytes) {
+  virtual_gpu::read_unknown(destination, bytes);
   (messages_.is_on() ? recent_ : kept_).read(destination, address, bytes);
   messages_.read(destination, address, bytes);
   virtual_gpu::known_values().read(destination, address, bytes);
@@ -720,7 +741,10 @@ void* Machine::allocate_from(MemoryPool* pool, size_t bytes) {
 
 void* Machine::take_from(MemoryPool& pool, size_t bytes) {
   const int device = pool.device;
-  if (bytes > devices_[device].capacity || !has_addresses(device)) return nullptr;
+  if (bytes > devices_[device].capacity || !has_addresses(device)) {
+    use_file_.note_refused(devices_[device].machine_number);
+    return nullptr;
+  }
   const std::optional<uintptr_t> address = take_for_pool(pool, bytes);
   if (!address) return nullptr;
   const Region region{*address, bytes, device, MemoryKind::kDevice};

@@ -143,6 +143,10 @@ class Machine {
 
   // The region that `pointer` is in.
   std::optional<Region> find(const void* pointer);
+  // Whether there has been memory of the host that devices can write to: pinned, registered or
+  // managed. And whether the address is in such memory.
+  bool has_host_memory() const { return has_host_memory_.load(std::memory_order_relaxed); }
+  bool is_host_memory(uintptr_t address);
   // Whether all of the range is device memory. Mappings next to each other count as one.
   bool is_device_range(const void* pointer, size_t bytes);
 
@@ -292,6 +296,7 @@ class Machine {
   void release_if_unused(PhysicalMemory* memory);
   std::map<uintptr_t, Entry>::iterator find_locked(uintptr_t address);
   void* map_host(int device, size_t bytes, MemoryKind kind);
+  void add_host_memory(const Region& region);
 
   const Specification specification_;
   std::unique_ptr<SharedDevices> shared_;
@@ -300,6 +305,7 @@ class Machine {
   KeptBytes recent_;  // without it, of ranks: since the last kernel
   ExchangedBytes messages_;
 
+  std::atomic<bool> has_host_memory_{false};
   std::atomic<unsigned> contexts_{0};  // a bit for each device that has one
   std::mutex mutex_;
   std::vector<Device> devices_;  // the visible ones first

@@ -11,11 +11,15 @@
 #include <cstdlib>
 
 #include "prediction/measure_variables.h"
+#include "virtual_gpu/real_libraries.h"
+
+// Not in every program that has this file.
+#pragma weak memledger_virtual_gpu_real_libraries
 
 namespace memledger::virtual_gpu {
 namespace {
 
-constexpr size_t kFileBytes = prediction::kMaxDeviceUses * sizeof(prediction::DeviceUseRow);
+constexpr size_t kFileBytes = sizeof(prediction::DeviceUseFile);
 constexpr int kMaxFiles = 100;  // of one process
 
 // Another one for each program that the process becomes by exec(); -1 where there is none.
@@ -40,22 +44,51 @@ int make_file() {
   return -1;
 }
 
+// Most libraries are loaded late, so they are named at the end.
+void tell_libraries() {
+  prediction::DeviceUseFile* const file = UseFile::current();
+  if (file == nullptr || memledger_virtual_gpu_real_libraries == nullptr) return;
+  try {
+    memledger_virtual_gpu_real_libraries(file->libraries, sizeof file->libraries);
+  } catch (...) {  // no memory for the names
+  }
+}
+
 }  // namespace
+
+std::atomic<prediction::DeviceUseFile*> UseFile::current_{nullptr};
 
 UseFile::~UseFile() { forked(); }
 
 void UseFile::note(int device, const memledger_virtual_gpu_use& use) {
-  if (device >= prediction::kMaxDeviceUses || (rows_ == nullptr && !open())) return;
-  prediction::DeviceUseRow& row = rows_[device];
+  if (device >= prediction::kMaxDeviceUses || (current() == nullptr && !open())) return;
+  prediction::DeviceUseRow& row = current()->devices[device];
   if (row.gpu[0] == '\0') std::snprintf(row.gpu, sizeof row.gpu, "%s", use.name);
   row.capacity_bytes = use.total_bytes;
   row.context_bytes = use.context_bytes;
   row.peak_bytes = use.peak_bytes;
 }
 
+prediction::DeviceUseRow* UseFile::row_of(int device) {
+  prediction::DeviceUseFile* const file = current();
+  return file == nullptr || device >= prediction::kMaxDeviceUses ? nullptr : &file->devices[device];
+}
+
+void UseFile::note_taken(int device, uint64_t bytes) {
+  prediction::DeviceUseRow* const row = row_of(device);
+  if (row == nullptr) return;
+  ++row->times_taken;
+  row->taken_in_all += bytes;
+}
+
+void UseFile::note_refused(int device) {
+  if (prediction::DeviceUseRow* const row = row_of(device)) ++row->times_refused;
+}
+
 void UseFile::forked() {
-  if (rows_ != nullptr) munmap(rows_, kFileBytes);
-  rows_ = nullptr;
+  // Other threads may hold the address, but a child has none.
+  prediction::DeviceUseFile* const file = current_.exchange(nullptr);
+  if (file != nullptr) munmap(file, kFileBytes);
   was_tried_ = false;
 }
 
@@ -71,7 +104,9 @@ bool UseFile::open() {
                            : MAP_FAILED;
   close(file);
   if (mapped == MAP_FAILED) return false;
-  rows_ = static_cast<prediction::DeviceUseRow*>(mapped);
+  current_.store(static_cast<prediction::DeviceUseFile*>(mapped), std::memory_order_release);
+  static const int is_registered = std::atexit(&tell_libraries);
+  static_cast<void>(is_registered);
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "prediction/measure_variables.h"
 #include "prediction/recorded_call.h"
 #include "prediction/run_files.h"
 #include "text/json.h"
@@ -177,6 +178,90 @@ TEST_CASE(
   CHECK(both.verdict == Verdict::kNotKnown);
   CHECK(both.unwatched_devices.size() == 1);
   CHECK(both.devices.size() == 1);
+}
+
+// What the driver saw of a process.
+Run driver_run(Run::End end, std::vector<MeasuredDevice> devices) {
+  Run of_driver = run(end, std::move(devices));
+  of_driver.processes[0].is_by_driver = true;
+  for (MeasuredDevice& device : of_driver.processes[0].devices)
+    device.reserved_peak = device.allocated_peak = 0;
+  of_driver.why_by_driver = "its LibTorch is 2.5.1";
+  return of_driver;
+}
+
+TEST_CASE("a process that only the driver saw has a verdict, and no tensors") {
+  const Prediction fits =
+      predict("test", {driver_run(kLow, {device(700)}), driver_run(kHigh, {device(800)})});
+  CHECK(fits.verdict == Verdict::kFits);
+  const std::string text = fits.to_text();
+  CHECK(contains(text, "allocations            600.0 MiB   700.0 MiB"));
+  CHECK_FALSE(contains(text, "libraries"));
+  CHECK(contains(text, "Not watched: its LibTorch is 2.5.1."));
+  const Json json = Json::parse(fits.to_json());
+  CHECK(json.at("unwatched_because") == "its LibTorch is 2.5.1");
+  CHECK(json.at("evaluation_seen").is_null());
+  // Beside a watched one both have their terms.
+  Run both = driver_run(kLow, {device(300)});
+  both.processes.push_back(run(kLow, {device(400)}).processes[0]);
+  Run high = both;
+  high.end = kHigh;
+  CHECK(contains(predict("test", {both, high}).to_text(),
+                 "allocations            200.0 MiB   200.0 MiB"));
+  CHECK(contains(predict("test", {both, high}).to_text(),
+                 "tensors                290.0 MiB   290.0 MiB"));
+}
+
+TEST_CASE("what the driver refused is why a program failed where that is shown") {
+  Run low = driver_run(kLow, {device(990, 1)}), high = driver_run(kHigh, {device(990, 1)});
+  low.program.status = high.program.status = 1;
+  const Prediction doubtful = predict("test", {low, high});
+  CHECK(doubtful.verdict == Verdict::kNotKnown);
+  CHECK(contains(doubtful.sentence(), "perhaps for another reason"));
+  Run unlimited = driver_run(kLow, {device(1500)});
+  unlimited.is_limited = false;
+  CHECK(predict("test", {low, high, unlimited}).verdict == Verdict::kDoesNotFit);
+  unlimited.program.status = 1;
+  CHECK(predict("test", {low, high, unlimited}).verdict == Verdict::kNotKnown);
+  low.program.last_lines = "torch.OutOfMemoryError: CUDA out of memory.";
+  CHECK(predict("test", {low, high}).verdict == Verdict::kDoesNotFit);
+}
+
+TEST_CASE("copies of which only the driver knows are tried each in its own way") {
+  Run low = driver_run(kLow, {device(700)}), high = driver_run(kHigh, {device(800)});
+  for (Run* const each : {&low, &high}) {
+    each->processes[0].devices[0].allocations = 10;
+    for (const char* const site : {kCopiedTruths, kCopiedNumbers, kCopiedFractions, kCopiedMixed}) {
+      MeasuredRead read;
+      read.op = site;
+      read.site = site;
+      const bool is_truth = site == kCopiedTruths || site == kCopiedMixed;
+      read.kind = is_truth ? MeasuredRead::Kind::kBranch : MeasuredRead::Kind::kNumber;
+      read.count = 1;
+      read.has_upper_bound = false;
+      each->processes[0].unknown_reads.push_back(read);
+    }
+  }
+  std::vector<Run> runs = {low, high};
+  CHECK(predict("test", runs).verdict == Verdict::kNotKnown);
+  const std::vector<AssumingRun> wanted = assuming_runs("test", runs);
+  CHECK(wanted.size() == 8);
+  for (const AssumingRun& one : wanted) {
+    REQUIRE(one.assumed_reads.size() == 1);
+    CHECK(contains(one.assumed_reads[0].site, "copied:"));
+    Run assuming = high;
+    assuming.assumed_reads = one.assumed_reads;
+    runs.push_back(assuming);
+  }
+  CHECK(assuming_runs("test", runs).empty());
+  CHECK(predict("test", runs).verdict == Verdict::kFits);
+  // Where a program takes no huge number, another is tried, as the driver does not see small ones.
+  for (Run& one : runs) {
+    if (!one.assumed_reads.empty() && one.assumed_reads[0].value == kAssumeHuge)
+      one.program.status = 1;
+  }
+  CHECK(assuming_runs("test", runs).size() == 2);
+  CHECK(assuming_runs("test", runs)[0].assumed_reads[0].value == kAssumeMillion);
 }
 
 TEST_CASE("NVIDIA's own libraries are named") {

@@ -20,6 +20,8 @@ dry_run() {  # STATUS ARGUMENT…: runs it, and holds it to the status
 # Half as many runs. Both orders where they tell something, and with --config=full.
 one_order=,addresses=down
 [[ -z "${MEMLEDGER_FULL:-}" ]] || one_order=
+# What only the driver saw: the least and the most.
+allocations="[t[end] for d in j['devices'] for t in d['terms'] if t['name'] == 'allocations' for end in ('low', 'high')]"
 figure() { python3 -c "import json; j = json.load(open('out')); print($1)"; }  # EXPRESSION of j
 
 # LibTorch's own peaks of the whole program.
@@ -238,23 +240,67 @@ for error in (cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context
     assert error == 0, error
 os._exit(0)
 END
-dry_run 11 --gpu=h100 --json -- python3 driver.py
-check "without LibTorch no value is followed" has out \
-  "not known: not all of it is watched: no process with LibTorch was watched to its end"
-check "what it took of the device, without the context" equal "$(figure \
-  "[d['process_peak']['low'] - d['context']['low'] for d in j['unwatched_devices']]")" "[$((3 << 30))]"
-dry_run 11 --gpu=h100 --until=exit -- sh -c 'python3 driver.py && exec "$0" 1' "$program"
-check "one of two is not watched" has out "one of its processes used a GPU without being watched"
+dry_run 0 --gpu=h100 --json -- python3 driver.py
+check "without LibTorch the driver sees what it takes" equal "$(figure \
+  "$allocations")" "[$((3 << 30)), $((3 << 30))]"
+check "that it is not watched is said" equal "$(figure "[j['unwatched_because'], j['evaluation_seen'], j['unknown_reads']]")" \
+  "['no process with LibTorch was watched to its end', None, []]"
+dry_run 0 --gpu=h100 --until=exit -- sh -c 'python3 driver.py && exec "$0" 1' "$program"
+check "one of two is not watched" has out "Not watched: one of its processes used a GPU without being watched."
 dry_run 11 --gpu=h100 -- sh -c 'python3 driver.py && exec "$0" 1000' "$program"
-check "the same where it is ended after a step" has out "one of its processes used a GPU without being watched"
-dry_run 11 --gpu=h100,count=2 --json -- sh -c 'CUDA_VISIBLE_DEVICES=1 python3 driver.py && exec python3 driver.py'
+check "what is ended after a step has no verdict" has out "one of its processes used a GPU without being watched"
+dry_run 0 --gpu=h100,count=2 --json -- sh -c 'CUDA_VISIBLE_DEVICES=1 python3 driver.py && exec python3 driver.py'
 check "each device's own" equal \
-  "$(figure "[(d['device'], d['process_peak']['low'] >> 30, d['processes']) for d in j['unwatched_devices']]")" \
-  "[('cuda:0', 3, 1), ('cuda:1', 3, 1)]"
+  "$(figure "[(d['device'], d['process_peak']['low'] >> 30) for d in j['devices']]")" "[('cuda:0', 3), ('cuda:1', 3)]"
 sed 's/os._exit(0)/os.execvp("python3", ["python3", "driver.py"])/' driver.py >twice.py
-dry_run 11 --gpu=h100 --json -- python3 twice.py
-check "before exec() and after" equal \
-  "$(figure "[(d['process_peak']['low'] >> 30, d['processes']) for d in j['unwatched_devices']]")" "[(6, 2)]"
+dry_run 0 --gpu=h100 --json -- python3 twice.py
+check "before exec() and after" equal "$(figure "[d['process_peak']['low'] >> 30 for d in j['devices']]")" "[6]"
+# It does not fit where a device is refused, and says so, or ends well with more.
+dry_run 10 --gpu=h100:2GiB -- python3 driver.py
+check "memory that is refused" matches out '^h100:2GiB: does not fit: 1\.[0-9] GiB short$'
+cat >refused.py <<'END'
+exec(open("driver.py").read().split("for error")[0])
+cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0); cuda.cuCtxSetCurrent(context)
+cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 50))
+os._exit(3)
+END
+dry_run 11 --gpu=h100 -- python3 refused.py
+check "what fails with enough memory, too" has out "it failed after memory was refused, perhaps for another reason"
+# What the driver copies to the host opens the verdict.
+cat >reads.py <<'END'
+exec(open("driver.py").read().split("for error")[0])
+cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0); cuda.cuCtxSetCurrent(context)
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 20)) == 0
+bytes = int(sys.argv[1])
+value = (ctypes.c_ubyte * bytes)()
+def read():
+    assert cuda.cuMemcpyDtoH_v2(value, memory, ctypes.c_size_t(bytes)) == 0
+    return int.from_bytes(value, "little")
+def take(size):
+    assert cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(size)) == 0
+def take_managed(size):
+    assert cuda.cuMemAllocManaged(ctypes.byref(memory), ctypes.c_size_t(size), 1) == 0
+exec(sys.argv[2])
+os._exit(0)
+END
+dry_run 0 --gpu=h100 -- python3 reads.py 8 'for _ in range(3): print(read())'
+check "values without an effect" has out \
+  "copies to the host, taken for whole numbers: a number, tried with 4 values, which make the same allocations, 3 times"
+check "a block is taken for fractions, too" has out "taken for fractions: a fraction, tried with 4 values, which make the same"
+dry_run 0 --gpu=h100 --json -- python3 reads.py 1 'take((2 if read() else 1) << 30)'
+check "a truth: both ends" equal "$(figure "$allocations")" "[$(((1 << 30) + (2 << 20))), $(((2 << 30) + (2 << 20)))]"
+dry_run 11 --gpu=h100 -- python3 reads.py 4 'take(1 + read() * 8)'
+check "a size" matches out '^h100: not known: it depends on a (number|fraction) that only the device has \(copies to the host, taken for '
+dry_run 11 --gpu=h100 -- python3 reads.py 4 'n = read(); assert n < 1 << 30; take(1 + n)'
+check "a size that refuses the largest" has out "not known: it depends on a number"
+dry_run 11 --gpu=h100 -- python3 reads.py 4 'import struct; f = struct.unpack("f", value)[0] if read() else 0; take((9 if f != f else 1) << 34)'
+check "what is not finite" matches out '^h100: not known: it depends on a (number|fraction) that only the device has '
+dry_run 0 --gpu=h100 --json -- python3 reads.py 4 'take((3 if any([read() == 0 and read() != 0 for _ in range(20)]) else 1) << 30)'
+check "values that differ" equal "$(figure "[b >> 30 for b in $allocations]")" "[1, 3]"
+dry_run 11 --gpu=h100 -- python3 reads.py 8 'take_managed(1 << 20)'
+check "managed memory" has out "depends on values that only the device has (managed memory, which is read without a copy)"
+dry_run 11 --gpu=h100 -- python3 reads.py 8 'cuda.cuMemAllocAsync(ctypes.byref(memory), ctypes.c_size_t(1 << 20), None)'
+check "a stream-ordered pool" has out "nobody says at most how much memory CUDA's stream-ordered pool (cudaMallocAsync) takes"
 sed -i 's/os._exit(0)//' driver.py
 "$memledger" run --virtual-gpu=h100 -- python3 driver.py 2>err
 check "at its end the device's figures are told" matches err \
@@ -265,9 +311,9 @@ if os.fork() == 0:
     os._exit(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 30)))
 os.wait()
 END
-dry_run 11 --gpu=h100 --json -- python3 forks.py
+dry_run 0 --gpu=h100 --json -- python3 forks.py
 check "the child of a fork counts its own" equal "$(figure \
-  "[d['process_peak']['low'] - d['context']['low'] for d in j['unwatched_devices']]")" "[$((4 << 30))]"
+  "$allocations")" "[$((4 << 30)), $((4 << 30))]"
 # Another release of LibTorch, as the dynamic linker sees it.
 mkdir -p other/lib && echo 2.99.0 >other/build-version
 echo 'int torch(void) { return 0; }' | cc -x c -shared -fPIC -o other/lib/libtorch_cpu.so -Wl,-soname,libtorch_cpu.so -

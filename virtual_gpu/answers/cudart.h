@@ -68,6 +68,7 @@ struct KernelLaunch {
   void* const* arguments = nullptr;  // see memledger_virtual_gpu_work
   const void* argument_bytes = nullptr;
   size_t argument_byte_count = 0;
+  const void* origin = nullptr;  // where its code came from: an address in a mapped file
 };
 cudaError_t launch_kernel(cudaStream_t stream, const KernelLaunch& launch = {});
 cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes);

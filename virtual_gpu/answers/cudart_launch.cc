@@ -12,6 +12,7 @@
 #include "virtual_gpu/answers/cudart.h"
 #include "virtual_gpu/answers/cudart_modules.h"
 #include "virtual_gpu/gpc_layout.h"
+#include "virtual_gpu/unwatched_reads.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -63,7 +64,7 @@ cudaError_t launch(const void* kernel, dim3 grid, dim3 block, void* const* argum
   if (const cudaError_t error = ready()) return error;
   if (const cudaError_t error = check_launch(grid, block, shared_bytes)) return error;
   if (const cudaError_t error = load_kernel(kernel)) return error;
-  return launch_kernel(stream, {kernel, grid, block, arguments});
+  return launch_kernel(stream, {kernel, grid, block, arguments, nullptr, 0, kernel});
 }
 
 }  // namespace
@@ -76,6 +77,7 @@ void tell_of_work(const Streams::Submission& submission, const KernelLaunch& lau
                                            launch.arguments,
                                            launch.argument_bytes,
                                            launch.argument_byte_count};
+  note_host_addresses(work, launch.origin);
   const memledger_virtual_gpu_values& values = known_values();
   if (!submission.captured) return values.worked(&work);
   std::shared_ptr<void> known(values.captured(&work), values.dropped);
@@ -190,7 +192,7 @@ MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim
       Machine::get().profile(current_device()).multiprocessors;
   if (uint64_t{grid.x} * grid.y * grid.z > at_once)
     return result(cudaErrorCooperativeLaunchTooLarge);
-  return result(launch_kernel(stream, {kernel, grid, block, arguments}));
+  return result(launch_kernel(stream, {kernel, grid, block, arguments, nullptr, 0, kernel}));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes,

@@ -52,6 +52,7 @@ struct Library {
   };
   std::map<int, OnDevice> devices;
   std::map<std::string, void*> managed;
+  const void* origin = nullptr;  // the address that the code was loaded from
 };
 
 struct Libraries {
@@ -102,6 +103,7 @@ CUresult load(T* handle, const void* code) {
     runs |= (library->code[capability] = read_device_code(code, capability)).runs;
   }
   if (library->code.empty()) return CUDA_ERROR_NO_DEVICE;
+  library->origin = code;
   Libraries& l = libraries();
   std::lock_guard<std::mutex> lock(l.mutex);
   *handle = reinterpret_cast<T>(library.get());
@@ -329,16 +331,18 @@ CUresult check_and_launch(const void* function, dim3 grid, dim3 block, unsigned 
     return CUDA_ERROR_INVALID_VALUE;
   if (block.x * block.y * block.z > static_cast<unsigned>(facts.max_threads))
     return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  const void* origin = nullptr;
   {
     Libraries& l = libraries();
     std::lock_guard<std::mutex> lock(l.mutex);
     Kernel* const kernel = kernel_of(function);
     if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
     if (const CUresult error = load_on(*kernel->library, device)) return error;
+    origin = kernel->library->origin;
   }
   if (!take_local_memory(device, facts.stack_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (facts.uses_heap && !take_heap(device)) return CUDA_ERROR_OUT_OF_MEMORY;
-  KernelLaunch launch{function, grid, block, arguments};
+  KernelLaunch launch{function, grid, block, arguments, nullptr, 0, origin};
   take_extra(extra, launch);
   return driver_result(launch_kernel(stream, launch));
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "registry/core/thread_context.h"
+#include "virtual_gpu/argument_words.h"
 #include "virtual_gpu/known_values.h"
 #include "virtual_gpu/reads.h"
 #include "virtual_gpu/values/computation.h"
