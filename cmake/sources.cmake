@@ -228,6 +228,7 @@ set(MEMLEDGER_AUTOSTART_SOURCES
 set(MEMLEDGER_PRELOAD_SOURCES
   runner/inside/end_calls.cc
   runner/inside/exec_calls.cc
+  runner/inside/other_release.cc
   runner/inside/preload.cc
   runner/inside/thread_calls.cc
   runner/inside/torch_calls.cc

@@ -59,6 +59,10 @@ inline constexpr char kProgressExtension[] = ".progress";
 // processes append.
 inline constexpr char kWrittenFiles[] = "written";
 
+// PID.torch: what the torch of a Python program said of itself, of a release that memledger was not
+// built for (runner/inside/other_release.py).
+inline constexpr char kTorchExtension[] = ".torch";
+
 // What programs were refused, or would find to be another file, because of how their writes are
 // held back: records of two texts, each ended by a zero byte, like "rename: EXDEV" and the path.
 // All processes append.

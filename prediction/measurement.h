@@ -54,6 +54,9 @@ struct MeasuredRow {
   int64_t each_bytes = 0;  // 0: their sizes differ
 };
 
+// The part of all of a peak that nobody knows more of.
+inline constexpr char kUnknownPart[] = "not known";
+
 // `activations`, `optimizer state`: words of the report of a run (reporter/formats/run_summary.h).
 struct MeasuredPart {
   std::string part;

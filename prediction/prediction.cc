@@ -57,7 +57,9 @@ std::map<int, DeviceSum> sums_of(const Run& run) {
       sum.process += device.process_peak;
       sum.context += device.context_bytes;
       sum.fragmented += device.fragmented_bytes;
-      if (process.is_by_driver) sum.by_driver += device.process_peak - device.context_bytes;
+      // Where a torch told its own figures, the rest is of libraries.
+      if (process.is_by_driver && device.reserved_peak == 0)
+        sum.by_driver += device.process_peak - device.context_bytes;
       sum.failures += device.failures;
       ++sum.processes;
     }

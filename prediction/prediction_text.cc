@@ -394,8 +394,9 @@ std::string peak_lines(const Prediction& prediction) {
   std::string text =
       "\nThe peak is in " + origin_text(peak.op, peak.phase, peak.layer, peak.place) + "\n";
   if (!peak.parts.empty()) {
-    text += fmt::format("  tensors requested {}\n  by part:  {}\n", words(peak.total_bytes()),
-                        parts_text(peak.parts));
+    text += fmt::format("  tensors requested {}\n", words(peak.total_bytes()));
+    const bool are_known = peak.parts.size() > 1 || peak.parts.front().part != kUnknownPart;
+    if (are_known) text += "  by part:  " + parts_text(peak.parts) + "\n";
   }
   if (!peak.by_layer.empty()) text += "  by layer: " + layers_text(peak) + "\n";
   return text + "  largest:\n" + rows_text(peak.largest) + rest_text(peak);
@@ -512,9 +513,8 @@ std::string end_line(const Prediction& prediction) {
   if (!prediction.note.empty()) text += prediction.note + "\n";
   if (!prediction.why_by_driver.empty()) {
     text += fmt::format(
-        "Not watched: {}. Of such processes the driver sees sizes, copies and kernels; names, "
-        "layers "
-        "and lines are not known.\n",
+        "Not watched: {}. Of such processes the driver sees sizes, copies and kernels; names and "
+        "layers are not known.\n",
         printable(prediction.why_by_driver));
   }
   if (wants_cudnn(prediction)) {

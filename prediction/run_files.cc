@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "prediction/device_use_file.h"
 #include "text/file_text.h"
+#include "text/json.h"
 
 namespace memledger::prediction {
 namespace {
@@ -95,6 +96,7 @@ std::vector<DeviceUse> uses_of(const DeviceUseFile& file, int process, bool is_w
 struct UnwatchedFile {
   int process = 0;
   bool is_watched = false;  // it was killed before it could leave a measurement
+  bool is_last = false;     // of its process
   DeviceUseFile content;
 };
 
@@ -123,11 +125,12 @@ std::vector<UnwatchedFile> unwatched_files_of(const std::string& folder) {
       return fs::exists(fs::path(folder) / absl::StrCat(process, extension), error);
     };
     // What is measured is the last.
-    if (has(".json")) paths.pop_back();
-    const bool is_watched = !has(".json") && has(kWatchedExtension);
+    const bool is_measured = has(".json");
+    if (is_measured) paths.pop_back();
     for (const fs::path& path : paths) {
+      const bool is_last = !is_measured && path == paths.back();
       if (const std::optional<DeviceUseFile> file = read_use_file(path))
-        result.push_back({process, is_watched && path == paths.back(), *file});
+        result.push_back({process, is_last && has(kWatchedExtension), is_last, *file});
     }
   }
   return result;
@@ -180,6 +183,49 @@ std::vector<MeasuredRead> reads_of(const DeviceUseFile& file) {
     reads.push_back(std::move(read));
   }
   return reads;
+}
+
+// What torch said of a device itself takes the place of what the driver saw of its parts.
+void add_torchs_figures(const Json& figures, Measurement& measurement) {
+  for (const Json& of_device : figures) {
+    const auto device = std::find_if(
+        measurement.devices.begin(), measurement.devices.end(),
+        [&](const MeasuredDevice& one) { return one.index == of_device.at("index").get<int>(); });
+    if (device == measurement.devices.end()) continue;
+    device->allocated_peak = of_device.at("allocated_peak");
+    device->reserved_peak = of_device.at("reserved_peak");
+    device->allocations = of_device.at("allocations");
+    device->requested_in_all = of_device.at("requested_in_all");
+    const Json& peak = of_device.at("peak");
+    if (peak.is_null() || measurement.peak) continue;
+    measurement.peak.emplace();
+    measurement.peak->device = device->index;
+    measurement.peak->op = "an operator";
+    measurement.peak->place = peak.at("place");
+    measurement.peak->parts.push_back({kUnknownPart, peak.at("bytes").get<int64_t>(), 0});
+    for (const Json& largest : peak.at("largest")) {
+      MeasuredRow row;
+      row.op = "an operator";
+      row.place = largest.at("place");
+      row.bytes = largest.at("bytes");
+      row.count = largest.at("count");
+      row.each_bytes = largest.at("each_bytes");
+      measurement.peak->largest.push_back(std::move(row));
+    }
+  }
+}
+
+// Does nothing where torch said nothing, as where the process did not return.
+void add_torchs_figures(const std::string& folder, Measurement& measurement) {
+  const std::string text =
+      file_text(fs::path(folder) / absl::StrCat(measurement.process, kTorchExtension));
+  if (text.empty()) return;
+  Measurement with_figures = measurement;
+  try {
+    add_torchs_figures(Json::parse(text), with_figures);
+    measurement = std::move(with_figures);
+  } catch (const Json::exception&) {  // cut short
+  }
 }
 
 }  // namespace
@@ -276,6 +322,7 @@ std::vector<Measurement> read_driver_measurements(const std::string& folder) {
       device.requested_in_all = use.taken_in_all;
       measurement.devices.push_back(std::move(device));
     }
+    if (file.is_last) add_torchs_figures(folder, measurement);
     measurement.unknown_reads = reads_of(file.content);
     measurement.libraries = text_in(file.content.libraries);
     if (!file.is_watched && !measurement.devices.empty()) all.push_back(std::move(measurement));

@@ -53,7 +53,7 @@ constexpr Word kWords[] = {
      std::numeric_limits<double>::quiet_NaN()},
 };
 
-// Of the lines of kAssumptionsVariable, the one that is about copies.
+// Finds the line of kAssumptionsVariable that is about copies.
 Assumed find_assumed() {
   const char* const text = secure_getenv(prediction::kAssumptionsVariable);
   std::string_view rest = text == nullptr ? "" : text;

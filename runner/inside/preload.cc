@@ -22,6 +22,7 @@
 
 #include "prediction/measure_variables.h"
 #include "runner/environment.h"
+#include "runner/inside/other_release.h"
 #include "runner/inside/torch_calls.h"
 #include "runner/libtorch_release.h"
 #include "virtual_gpu/device_use.h"
@@ -159,6 +160,7 @@ void bring_memledger_in() {
     snprintf(why, sizeof why, "its LibTorch is %s, and this memledger was built for %s", version,
              secure_getenv(environment::kLibTorch));
     tell_unwatched(why, /*always=*/true);
+    memledger::inside::ask_other_release();
     return;
   }
   if (is_of_thread_sanitizer()) {

@@ -322,6 +322,48 @@ echo 'int torch(void); int main(void) { return torch(); }' |
 dry_run 11 --gpu=h100 -- ./other_release
 check "a LibTorch that is not watched" matches out \
   "^h100: not known: what it takes is not measured: its LibTorch is 2\.99\.0, and this memledger was built for [0-9.]+$"
+# Another release in a Python program: its own torch tells of itself.
+mkdir -p fake/torch/cuda
+cat >fake/torch/__init__.py <<'END'
+import ctypes, os
+__version__ = "2.99.0"
+ctypes.CDLL(os.getcwd() + "/other/lib/libtorch_cpu.so")
+from . import cuda
+import colorsys  # as torch imports more
+END
+cat >fake/torch/cuda/__init__.py <<'END'
+exec(open("driver.py").read().split("for error")[0])
+MIB = 1 << 20
+_queued = []
+frames = [{"filename": __file__, "line": 7, "name": "empty"}, {"filename": "/x/train.py", "line": 3, "name": "main"}]
+driver = cuda
+def _lazy_call(function): _queued.append(function)
+def _is_in_bad_fork(): return False
+def is_initialized(): return True
+def device_count(): return 1
+def memory_stats(device):
+    return {"reserved_bytes.all.peak": 20 * MIB, "allocated_bytes.all.peak": 12 * MIB, "allocation.all.allocated": 3}
+class memory:
+    def _record_memory_history(**options): memory.options = options
+    def _snapshot():
+        assert memory.options["enabled"] == "all"
+        def event(action, address, mib): return {"action": action, "addr": address, "size": mib * MIB, "frames": frames}
+        return {"device_traces": [[event("alloc", 1, 8), event("free_completed", 1, 8), event("alloc", 2, 6), event("alloc", 3, 6)]]}
+def init():
+    for function in _queued: function()
+    driver.cuInit(0); driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0); driver.cuCtxSetCurrent(context)
+    assert driver.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(30 * MIB)) == 0
+END
+echo 'import torch; torch.cuda.init()' >fake.py
+PYTHONPATH=$PWD/fake "$memledger" run --virtual-gpu=h100 -- python3 fake.py 2>err
+check "its own figures" matches err '^memledger: cuda:0, by its torch 2\.99\.0: 12\.0 MiB allocated at most, 20\.0 reserved$'
+check "the largest by line" matches err '^ +12\.0 MiB  2 x  train\.py:3 main$'
+PYTHONPATH=$PWD/fake dry_run 0 --gpu=h100 --json -- python3 fake.py
+check "they are in the prediction" equal \
+  "$(figure "[t['low'] >> 20 for d in j['devices'] for t in d['terms'][:3]], j['peak']['place'], [(r['bytes'] >> 20, r['count'], r['place']) for r in j['peak']['largest']]")" \
+  "[12, 8, 10] train.py:3 main [(12, 2, 'train.py:3 main')]"
+PYTHONPATH=$PWD/fake dry_run 0 --gpu=h100 -- python3 fake.py
+check "in words" has out "12.0 MiB  2 x 6.0 MiB  an operator, at train.py:3 main"
 # The first of its runs ends, the others never would.
 dry_run 12 --gpu=h100 --timeout=60 --writes=allow -- bash -c 'mkdir one_run && exit; sleep 600'
 check "which one run tells" has out "it used no GPU"
