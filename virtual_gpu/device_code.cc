@@ -146,12 +146,7 @@ class MachineCode {
         const auto kernel = code->kernels.find(name.substr(std::strlen(".nv.info.")));
         if (kernel == code->kernels.end()) continue;
         read_notes(bytes_of(section), [&](uint8_t what, Bytes value) {
-          constexpr uint8_t kMaxThreads = 0x05;
-          if (what != kMaxThreads || value.size < 12) return;
-          const uint64_t threads = uint64_t{read_at<uint32_t>(value.begin, 0)} *
-                                   read_at<uint32_t>(value.begin, 4) *
-                                   read_at<uint32_t>(value.begin, 8);
-          kernel->second.max_threads = static_cast<int>(std::min<uint64_t>(threads, 1024));
+          add_note_of_kernel(what, value, kernel->second);
         });
       } else if (starts_with(name, ".nv.shared.")) {
         // From 9.0 on it begins with what the driver reserves for itself in each block.
@@ -175,6 +170,27 @@ class MachineCode {
     if (what == kFrameBytes) kernel.local_bytes = number;
     if (what == kLeastStackBytes) kernel.stack_bytes = number;
     if (what == kRegisters) kernel.registers = static_cast<int>(std::min<uint32_t>(number, 255));
+  }
+
+  static void add_note_of_kernel(uint8_t what, Bytes value, KernelCode& kernel) {
+    constexpr uint8_t kMaxThreads = 0x05, kParameter = 0x17;
+    if (value.size < 12) return;
+    if (what == kMaxThreads) {
+      const uint64_t threads = uint64_t{read_at<uint32_t>(value.begin, 0)} *
+                               read_at<uint32_t>(value.begin, 4) *
+                               read_at<uint32_t>(value.begin, 8);
+      kernel.max_threads = static_cast<int>(std::min<uint64_t>(threads, 1024));
+    } else if (what == kParameter) {
+      // Its number, where it lies, and in the upper 14 of 32 bits its size.
+      constexpr size_t kMaxParameters = 4096;
+      constexpr int kSizeShift = 18;
+      const size_t number = read_at<uint16_t>(value.begin, 4);
+      if (number >= kMaxParameters) return;
+      if (kernel.parameters.size() <= number) kernel.parameters.resize(number + 1);
+      kernel.parameters[number].offset = read_at<uint16_t>(value.begin, 6);
+      kernel.parameters[number].bytes =
+          static_cast<uint16_t>(read_at<uint32_t>(value.begin, 8) >> kSizeShift);
+    }
   }
 
   // A note is a format, what it says, and a number of 16 bits: of format 4, the size of what

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace memledger::virtual_gpu {
 
@@ -14,6 +16,11 @@ struct KernelCode {
   size_t stack_bytes = 0;  // per thread, of the functions that it calls, too
   int max_threads = 0;     // by __launch_bounds__; 0: not said
   bool uses_heap = false;  // malloc() is called from it
+  // Its parameters in their order, in bytes, within what a launch hands over. Empty: not said.
+  struct Parameter {
+    uint16_t offset = 0, bytes = 0;
+  };
+  std::vector<Parameter> parameters;
 };
 
 struct VariableCode {

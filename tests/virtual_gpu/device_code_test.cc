@@ -16,7 +16,8 @@ namespace {
 
 using Bytes = std::vector<unsigned char>;
 
-const std::vector<MadeKernel> kKernels = {{"_Z1kPf", 40, 16, 2048, 0}, {"bounded", 255, 0, 0, 128}};
+const std::vector<MadeKernel> kKernels = {{"_Z1kPf", 40, 16, 2048, 0, false, {4, 24, 1}},
+                                          {"bounded", 255, 0, 0, 128}};
 const std::vector<MadeVariable> kVariables = {{"table", 4000, false},
                                               {"shared_with_host", 8, true}};
 
@@ -32,6 +33,14 @@ void check_content(const DeviceCode& code) {
   CHECK(kernel.local_bytes == 16);
   CHECK(kernel.shared_bytes == 2048);
   CHECK(kernel.max_threads == 0);
+  REQUIRE(kernel.parameters.size() == 3);
+  CHECK(kernel.parameters[0].offset == 0);
+  CHECK(kernel.parameters[0].bytes == 4);
+  CHECK(kernel.parameters[1].offset == 8);
+  CHECK(kernel.parameters[1].bytes == 24);
+  CHECK(kernel.parameters[2].offset == 32);
+  CHECK(kernel.parameters[2].bytes == 1);
+  CHECK(code.kernels.at("bounded").parameters.empty());
   CHECK(code.kernels.at("bounded").registers == 255);
   CHECK(code.kernels.at("bounded").max_threads == 128);
   REQUIRE(code.variables.size() == 2);

@@ -17,7 +17,8 @@ struct MadeKernel {
   uint32_t local_bytes = 0;
   uint64_t shared_bytes = 0;
   uint32_t max_threads = 0;
-  bool calls_malloc = false;  // through a function of the file
+  bool calls_malloc = false;                   // through a function of the file
+  std::vector<uint32_t> parameter_bytes = {};  // each lies behind the one before, aligned to 8
 };
 
 struct MadeVariable {
@@ -57,6 +58,13 @@ class MadeElf {
       }
       std::vector<unsigned char> own;
       if (kernel.max_threads) add_note(&own, 0x05, {kernel.max_threads, 1, 1});
+      // The last comes first, as ptxas writes them.
+      for (size_t i = kernel.parameter_bytes.size(); i-- > 0;) {
+        uint32_t offset = 0;
+        for (size_t j = 0; j < i; ++j) offset += (kernel.parameter_bytes[j] + 7) / 8 * 8;
+        const auto number = static_cast<uint32_t>(i);
+        add_note(&own, 0x17, {0, number | offset << 16, kernel.parameter_bytes[i] << 18 | 0x1f000});
+      }
       add_section(".nv.info." + kernel.name, 0x70000000, own);
     }
     std::vector<unsigned char> edges;

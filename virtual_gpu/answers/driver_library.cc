@@ -320,6 +320,26 @@ void take_extra(void* const* extra, KernelLaunch& launch) {
   }
 }
 
+// Puts the arguments into one piece, as the code says how many there are and how long each is.
+// Leaves them as they are where it does not say.
+void pack_arguments(const std::vector<KernelCode::Parameter>& parameters,
+                    std::vector<unsigned char>& packed, KernelLaunch& launch) {
+  if (launch.arguments == nullptr || parameters.empty()) return;
+  size_t bytes = 0;
+  for (const KernelCode::Parameter& one : parameters) {
+    if (one.bytes == 0) return;
+    bytes = std::max<size_t>(bytes, one.offset + one.bytes);
+  }
+  packed.assign(bytes, 0);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (launch.arguments[i] == nullptr) return;
+    std::memcpy(packed.data() + parameters[i].offset, launch.arguments[i], parameters[i].bytes);
+  }
+  launch.arguments = nullptr;
+  launch.argument_bytes = packed.data();
+  launch.argument_byte_count = packed.size();
+}
+
 CUresult check_and_launch(const void* function, dim3 grid, dim3 block, unsigned shared_bytes,
                           CUstream stream, void* const* arguments, void* const* extra) {
   if (const cudaError_t error = ready()) return driver_result(error);
@@ -332,6 +352,7 @@ CUresult check_and_launch(const void* function, dim3 grid, dim3 block, unsigned 
   if (block.x * block.y * block.z > static_cast<unsigned>(facts.max_threads))
     return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   const void* origin = nullptr;
+  std::vector<KernelCode::Parameter> parameters;
   {
     Libraries& l = libraries();
     std::lock_guard<std::mutex> lock(l.mutex);
@@ -339,11 +360,16 @@ CUresult check_and_launch(const void* function, dim3 grid, dim3 block, unsigned 
     if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
     if (const CUresult error = load_on(*kernel->library, device)) return error;
     origin = kernel->library->origin;
+    const DeviceCode& code = code_for(*kernel->library, device);
+    if (const auto known = code.kernels.find(kernel->name); known != code.kernels.end())
+      parameters = known->second.parameters;
   }
   if (!take_local_memory(device, facts.stack_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (facts.uses_heap && !take_heap(device)) return CUDA_ERROR_OUT_OF_MEMORY;
   KernelLaunch launch{function, grid, block, arguments, nullptr, 0, origin};
   take_extra(extra, launch);
+  std::vector<unsigned char> packed;
+  pack_arguments(parameters, packed, launch);
   return driver_result(launch_kernel(stream, launch));
 }
 
