@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tests/virtual_gpu/made_device_code.h"
+#include "virtual_gpu/known_values.h"
 #include "virtual_gpu/machine.h"
 
 // The runtime's and the driver's functions as a program calls them. The answers are linked in, no
@@ -1225,6 +1226,44 @@ TEST_CASE("what the run-time compiler makes is machine code that loads") {
   CUfunction function = nullptr;
   REQUIRE(cuModuleGetFunction(&function, module, "any") == CUDA_SUCCESS);
   CHECK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
+  CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
+}
+
+std::vector<unsigned char>& last_arguments() {
+  static std::vector<unsigned char> bytes;
+  return bytes;
+}
+
+TEST_CASE("arguments are told in one piece where the code says how long each is") {
+  static const memledger_virtual_gpu_values kValues = {
+      [](void*, uintptr_t, size_t bytes) { return bytes; },
+      [](uintptr_t, const void*, size_t) {},
+      [](const memledger_virtual_gpu_work* work) {
+        const auto* const begin = static_cast<const unsigned char*>(work->argument_bytes);
+        if (begin != nullptr) last_arguments().assign(begin, begin + work->argument_byte_count);
+      },
+      [] {},
+      [](const memledger_virtual_gpu_work*) -> void* { return nullptr; },
+      [](void*) {},
+      [](void*) {},
+      [] {},
+      [] {},
+  };
+  REQUIRE(memledger_virtual_gpu_know(&kValues) != 0);
+  std::vector<unsigned char> code =
+      MadeElf({{"k", 32, 0, 0, 0, false, {4, 16}}}, {}, false).bytes();
+  CUmodule module = nullptr;
+  REQUIRE(cuModuleLoadData(&module, code.data()) == CUDA_SUCCESS);
+  CUfunction function = nullptr;
+  REQUIRE(cuModuleGetFunction(&function, module, "k") == CUDA_SUCCESS);
+  uint32_t number = 7;
+  uint64_t pair[] = {8, 9};
+  void* arguments[] = {&number, &pair};
+  REQUIRE(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr) ==
+          CUDA_SUCCESS);
+  REQUIRE(last_arguments().size() == 24);
+  CHECK(std::memcmp(last_arguments().data(), &number, sizeof number) == 0);
+  CHECK(std::memcmp(last_arguments().data() + 8, &pair, sizeof pair) == 0);
   CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
 }
 
