@@ -236,7 +236,7 @@ def main():
     parser.add_argument("--libtorch", required=True, help="LibTorch's lib folder")
     parser.add_argument("--headers", default="", help="folder of cuda_runtime_api.h and cuda.h: all their functions are generated, too")
     parser.add_argument("--answers", help="the library of considered functions; copied under the name %s" % OURS)
-    parser.add_argument("--driver", help="the same that shows the driver alone; stand-ins for the driver's libraries go with it into OUT/driver")
+    parser.add_argument("--driver", help="the same that shows the driver and NCCL alone; stand-ins for their libraries go with it into OUT/driver")
     parser.add_argument("--cc", default="cc", help="compiler; one of C++ will do")
     parser.add_argument("--list", action="store_true", help="print what would be made, as library, version, function")
     parser.add_argument("--out", help="folder for the libraries and preload.txt")
@@ -253,7 +253,8 @@ def main():
         parser.error("--out and --answers are needed")
     make(arguments.out, arguments.answers, stubs, arguments.cc)
     if arguments.driver:
-        driver = {soname: versions for soname, versions in stubs.items() if soname in OPENED_BY_NAME}
+        beside_own = lambda soname: soname in OPENED_BY_NAME or stem(soname) == "nccl"
+        driver = {soname: versions for soname, versions in stubs.items() if beside_own(soname)}
         make(os.path.join(arguments.out, "driver"), arguments.driver, driver, arguments.cc)
 
 

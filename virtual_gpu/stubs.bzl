@@ -32,7 +32,7 @@ virtual_gpu_libraries = rule(
     attrs = {
         "answers": attr.label(allow_single_file = True, mandatory = True, doc = "the library of considered functions"),
         "cuda_headers": attr.label_list(allow_files = True, doc = "cuda_runtime_api.h and cuda.h"),
-        "driver": attr.label(allow_single_file = True, mandatory = True, doc = "the same, of which the driver and NVML are shown"),
+        "driver": attr.label(allow_single_file = True, mandatory = True, doc = "the same, of which the driver, NVML and NCCL are shown"),
         "folder": attr.string(mandatory = True, doc = "its name"),
         "generator": attr.label(allow_single_file = True, default = "//virtual_gpu:generate_stubs.py"),
         "has_cuda": attr.bool(mandatory = True, doc = "whether there is anything to stand in for"),

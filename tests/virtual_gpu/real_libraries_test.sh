@@ -47,6 +47,14 @@ stand_ins() { "$memledger" run -q --virtual-gpu=h100,count=2,libraries=stand-ins
 check "a library of the program's own, and our driver" equal "$(real ./main)" "42 2 cuBLAS 13.14.15|cu"
 check "stand-ins" equal "$(stand_ins ./main)" "0 2 |"
 
+# NCCL's own would wait for a rank that cannot map its memory, and bring no rank what it sends.
+echo 'int ncclGetVersion(int* version) { *version = 7; return 0; }' |
+  cc -x c -shared -fPIC -o own/libnccl.so.2 -Wl,-soname,libnccl.so.2 -
+echo 'int ncclGetVersion(int* v); int main(void) { int v = 0; ncclGetVersion(&v); return v == 7; }' |
+  cc -x c -o ranks - -x none -Lown -l:libnccl.so.2
+real ./ranks
+check "NCCL stands in for a program's own" equal $? 0
+
 folders="${MEMLEDGER_NVIDIA_LIBRARIES:-}:/usr/local/cuda/lib64"
 export LD_LIBRARY_PATH="$folders"
 missing="$(ldd "$libtorch/libtorch_cuda.so" | sed -nE 's/^\s*(lib(cu|nv|nccl)[^ ]*) => not found.*/\1/p' | tr '\n' ' ')"
