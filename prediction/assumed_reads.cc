@@ -45,6 +45,9 @@ std::vector<std::string> other_values(const MeasuredRead& read) {
   std::vector<std::string> values;
   for (const char* const value : kNumbers) {
     if (!is_first(read, value)) values.emplace_back(value);
+    // Conditions such as `n < 1000` hold for few of the others.
+    if (value == std::string_view(kAssumeOne) && is_of_driver(read))
+      values.emplace_back(kAssumeMiddle);
   }
   return values;
 }
@@ -242,6 +245,20 @@ bool has_largest(const std::vector<Tried>& tried) {
   return million != nullptr && allocations_of(*large) == allocations_of(*million);
 }
 
+// Whether a value between small and large ones has a peak of its own, so that no end shows what
+// others between them have.
+bool middle_differs(const std::vector<Tried>& tried) {
+  const Run* const middle = find_tried(tried, kAssumeMiddle);
+  if (middle == nullptr) return false;
+  const Peaks peaks = peaks_of(*middle);
+  const auto& of_middle = *std::find_if(tried.begin(), tried.end(),
+                                        [&](const Tried& one) { return one.run == middle; });
+  if (of_middle.outcome != Outcome::kOtherPeak) return false;
+  return std::none_of(tried.begin(), tried.end(), [&](const Tried& one) {
+    return one.run != middle && one.outcome != Outcome::kFailed && peaks_of(*one.run) == peaks;
+  });
+}
+
 Effect effect_of(const MeasuredRead& read, const std::vector<Tried>& tried) {
   if (tried.size() < other_values(read).size()) return Effect::kNotTried;
   const auto any = [&](auto condition) {
@@ -250,6 +267,7 @@ Effect effect_of(const MeasuredRead& read, const std::vector<Tried>& tried) {
   };
   const auto is = [](Outcome wanted) { return [=](Outcome outcome) { return outcome == wanted; }; };
   if (any(is(Outcome::kNoMemory)) || any(is(Outcome::kTimedOut))) return Effect::kOpen;
+  if (middle_differs(tried)) return Effect::kOpen;
   const bool any_ended = any([](Outcome outcome) { return outcome != Outcome::kFailed; });
   // A truth with which the program fails is none that it goes on with.
   if (!any_ended) return is_truth(read) ? Effect::kNone : Effect::kOpen;

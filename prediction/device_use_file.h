@@ -23,6 +23,7 @@ struct DeviceUseRow {
   uint64_t times_taken;
   uint64_t taken_in_all;
   uint64_t times_refused;
+  uint64_t first_refused_bytes;
 };
 
 // Copies to the host of bytes that nobody knows, by their size, as no library watches them.
@@ -30,6 +31,7 @@ struct UnwatchedCopies {
   uint64_t single_bytes;  // each of one byte
   uint64_t words;         // of 2, 4 or 8 bytes
   uint64_t blocks;        // of any other size
+  uint64_t too_large;     // blocks that are zeros in all runs
 };
 
 // Memory that nobody says at most how much it is (virtual_gpu/library_sizes.h).
@@ -42,6 +44,7 @@ struct LibrarySizeRow {
 struct DeviceUseFile {
   DeviceUseRow devices[kMaxDeviceUses];  // by the machine's numbers
   UnwatchedCopies copies;
+  uint64_t are_ones_likely;  // the copies are ones at first, not zeros
   // How often a kernel was given an address of the host's memory, where it may write what the
   // program then reads without a copy; and allocations of managed memory.
   uint64_t host_addresses;

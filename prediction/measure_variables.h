@@ -36,6 +36,7 @@ inline constexpr char kAllTruths[] = "truths";
 inline constexpr char kAssumeOther[] = "other";
 inline constexpr char kAssumeSmall[] = "small";
 inline constexpr char kAssumeOne[] = "one";
+inline constexpr char kAssumeMiddle[] = "middle";  // of copies of an unwatched process
 inline constexpr char kAssumeLarge[] = "large";
 inline constexpr char kAssumeHuge[] = "huge";
 inline constexpr char kAssumeMillion[] = "million";  // where a program takes no huge one

@@ -42,6 +42,8 @@ struct DeviceUse {
   int64_t times_taken = 0;
   int64_t taken_in_all = 0;
   int64_t times_refused = 0;
+  int64_t first_refused_bytes = 0;
+  int64_t copies_to_host = 0;  // by the process, of what nobody knows
 };
 
 // One or more storages whose names differ in a number only: `cache.0…63.k`. What is said of their

@@ -634,20 +634,23 @@ void heed_other_reads(const ReadsTried& tried, Prediction& prediction) {
   prediction.reason = "whether it fits depends on values that only the device has";
 }
 
-bool speaks_of_memory(const std::string& output) {
-  const std::string text = absl::AsciiStrToLower(output);
-  return absl::StrContains(text, "out of memory") || absl::StrContains(text, "out_of_memory") ||
-         absl::StrContains(text, "outofmemory") || absl::StrContains(text, "memory allocation") ||
-         absl::StrContains(text, "memoryallocation");
+// Whether the last line, where an exception is told, speaks of memory.
+bool speaks_of_memory(std::string output) {
+  absl::StripAsciiWhitespace(&output);
+  const std::string line = absl::AsciiStrToLower(output.substr(output.rfind('\n') + 1));
+  return absl::StrContains(line, "out of memory") || absl::StrContains(line, "out_of_memory") ||
+         absl::StrContains(line, "outofmemory") || absl::StrContains(line, "memory allocation") ||
+         absl::StrContains(line, "memoryallocation");
 }
 
-// Whether the run failed, after memory was refused, for want of it: as it says so itself, or as it
-// does not fail where there is enough. The driver sees no more than that the program ended.
+// Whether the run lacked the memory that was refused: it does not where there is enough. Where no
+// such run was made, the program's last words decide. The driver sees no more than that it ended.
 bool failed_for_memory(const Run& run, const std::vector<Run>& runs) {
-  if (speaks_of_memory(run.program.last_lines)) return true;
-  return std::any_of(runs.begin(), runs.end(), [&run](const Run& other) {
-    return !other.is_limited && are_alike(other, run) && other.has_ended_well();
+  const auto unlimited = std::find_if(runs.begin(), runs.end(), [&run](const Run& other) {
+    return !other.is_limited && are_alike(other, run);
   });
+  if (unlimited != runs.end()) return unlimited->has_ended_well();
+  return run.program.status != 0 && speaks_of_memory(run.program.last_lines);
 }
 
 void heed_other_failures(const std::vector<Run>& runs, Prediction& prediction) {
@@ -658,7 +661,7 @@ void heed_other_failures(const std::vector<Run>& runs, Prediction& prediction) {
   if (!is_doubtful || prediction.verdict != Verdict::kDoesNotFit) return;
   for (DevicePrediction& device : prediction.devices) device.verdict = Verdict::kNotKnown;
   prediction.verdict = Verdict::kNotKnown;
-  prediction.reason = "it failed after memory was refused, perhaps for another reason";
+  prediction.reason = "memory was refused, and what came of that is not known";
 }
 
 std::vector<Run> those_with_peaks(const std::vector<Run>& runs) {
@@ -707,6 +710,10 @@ Prediction combined(std::string specification, const std::vector<Run>& runs,
   }
   for (const Run& run : runs) {
     if (prediction.why_by_driver.empty()) prediction.why_by_driver = run.why_by_driver;
+  }
+  if (std::any_of(runs.begin(), runs.end(), [](const Run& run) { return run.assumes_ones; })) {
+    prediction.note =
+        "The program fails if what it copies to the host is zeros, so it is ones at first.";
   }
   prediction.verdict = worst(prediction.devices);
   if (prediction.verdict == Verdict::kDoesNotFit) {

@@ -102,6 +102,8 @@ struct Run {
   bool is_limited = true;  // the device has its own capacity
   // At the low end: sizes were assumed that need not be there, as the program fails without them.
   bool assumes_sizes = false;
+  // What only the driver saw being read was ones, as the program fails where it is zeros.
+  bool assumes_ones = false;
   // Only to see whether what is allocated depends on them.
   std::vector<AssumedRead> assumed_reads;
   // Sizes that only the device has differ from one read to the next, and are not the largest.

@@ -127,7 +127,8 @@ std::string shortage(const Prediction& prediction) {
   const DevicePrediction* const device = fullest(prediction);
   const int64_t missing = device == nullptr ? 0 : device->process_peak.low - device->capacity_bytes;
   std::string text = missing > 0 ? words(missing) + " short" : "";
-  if (const auto& failure = prediction.failure) {
+  const auto& failure = prediction.failure;
+  if (failure && !(failure->op.empty() && !prediction.why_by_driver.empty())) {
     text += text.empty() ? "at " : " at ";
     text += where_in_model(failure->op, failure->layer, failure->phase);
   }
@@ -248,9 +249,10 @@ std::string stage_lines(const DevicePrediction& device) {
 }
 
 std::string device_lines(const DevicePrediction& device) {
-  std::string text =
-      fmt::format("\n{} ({}, {}): {}, {}\n", device.device, printable(device.gpu),
-                  words(device.capacity_bytes), to_string(device.verdict), to_spare(device));
+  std::string room = to_spare(device);
+  if (!room.empty()) room = ", " + room;
+  std::string text = fmt::format("\n{} ({}, {}): {}{}\n", device.device, printable(device.gpu),
+                                 words(device.capacity_bytes), to_string(device.verdict), room);
   text += fmt::format("  {:<20}{:>12}{:>12}\n", "", "lowest run", "highest run");
   for (const Term& term : device.terms) {
     if (term.low != 0 || term.high != 0)

@@ -57,6 +57,7 @@ Json json(const Run& run) {
           {"was_enough", run.was_enough},
           {"why_unwatched", run.why_unwatched},
           {"why_by_driver", run.why_by_driver},
+          {"assumes_ones", run.assumes_ones},
           {"as_far", run.as_far},
           {"status", run.program.status},
           {"timed_out", run.program.timed_out},
@@ -83,6 +84,7 @@ absl::StatusOr<Run> run_of(const Json& json) {
   run.was_enough = json.at("was_enough");
   run.why_unwatched = json.at("why_unwatched");
   run.why_by_driver = json.at("why_by_driver");
+  run.assumes_ones = json.at("assumes_ones");
   run.as_far = json.at("as_far");
   run.program.status = json.at("status");
   run.program.timed_out = json.at("timed_out");

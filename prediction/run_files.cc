@@ -71,6 +71,10 @@ std::string text_in(const char (&field)[Size]) {
   return std::string(field, strnlen(field, Size));
 }
 
+uint64_t copies_of(const UnwatchedCopies& copies) {
+  return copies.single_bytes + copies.words + copies.blocks;
+}
+
 std::vector<DeviceUse> uses_of(const DeviceUseFile& file, int process, bool is_watched) {
   std::vector<DeviceUse> uses;
   for (int index = 0; index < kMaxDeviceUses; ++index) {
@@ -87,6 +91,8 @@ std::vector<DeviceUse> uses_of(const DeviceUseFile& file, int process, bool is_w
     use.times_taken = static_cast<int64_t>(row.times_taken);
     use.taken_in_all = static_cast<int64_t>(row.taken_in_all);
     use.times_refused = static_cast<int64_t>(row.times_refused);
+    use.first_refused_bytes = static_cast<int64_t>(row.first_refused_bytes);
+    use.copies_to_host = static_cast<int64_t>(copies_of(file.copies));
     uses.push_back(std::move(use));
   }
   return uses;
@@ -147,25 +153,29 @@ MeasuredRead copies(const char* op, const char* site, MeasuredRead::Kind kind, u
   return read;
 }
 
+// What they are at first; of fractions the bits of a whole number, which is none of those tried.
+double assumed_of(const DeviceUseFile& file, MeasuredRead::Kind kind) {
+  if (file.are_ones_likely == 0) return 0;
+  return kind == MeasuredRead::Kind::kFraction ? 1e-45 : 1;
+}
+
 std::vector<MeasuredRead> reads_of(const DeviceUseFile& file) {
   using Kind = MeasuredRead::Kind;
   std::vector<MeasuredRead> reads;
-  const uint64_t bytes = file.copies.single_bytes, words = file.copies.words;
-  const uint64_t blocks = file.copies.blocks;
-  if (bytes + blocks > 0) {
-    reads.push_back(copies("copies to the host, taken for truths", kCopiedTruths, Kind::kBranch,
-                           bytes + blocks));
-  }
-  if (bytes + words + blocks > 0) {
-    reads.push_back(copies("copies to the host, taken for whole numbers", kCopiedNumbers,
-                           Kind::kNumber, bytes + words + blocks));
-    reads.push_back(copies("copies to the host, each taken for something else", kCopiedMixed,
-                           Kind::kBranch, bytes + words + blocks));
-  }
-  if (words + blocks > 0) {
-    reads.push_back(copies("copies to the host, taken for fractions", kCopiedFractions,
-                           Kind::kFraction, words + blocks));
-  }
+  const auto add = [&](const char* op, const char* site, Kind kind, uint64_t count) {
+    if (count == 0) return;
+    reads.push_back(copies(op, site, kind, count));
+    reads.back().assumed = assumed_of(file, kind);
+  };
+  const UnwatchedCopies& of_kinds = file.copies;
+  const uint64_t all = copies_of(of_kinds);
+  add("copies to the host, taken for truths", kCopiedTruths, Kind::kBranch,
+      of_kinds.single_bytes + of_kinds.blocks);
+  add("copies to the host, taken for whole numbers", kCopiedNumbers, Kind::kNumber, all);
+  add("copies to the host, each taken for something else", kCopiedMixed, Kind::kBranch, all);
+  add("copies to the host, taken for fractions", kCopiedFractions, Kind::kFraction,
+      of_kinds.words + of_kinds.blocks);
+  add("copies to the host of more than 256 MiB", "", Kind::kNumber, of_kinds.too_large);
   if (file.managed_allocations > 0) {
     reads.push_back(copies("managed memory, which is read without a copy", "", Kind::kNumber,
                            file.managed_allocations));
@@ -196,6 +206,11 @@ void add_torchs_figures(const Json& figures, Measurement& measurement) {
     device->reserved_peak = of_device.at("reserved_peak");
     device->allocations = of_device.at("allocations");
     device->requested_in_all = of_device.at("requested_in_all");
+    // What was refused came once its cache was empty.
+    if (of_device.at("failures").get<int64_t>() == 0) {
+      std::swap(device->retries, device->failures);
+      measurement.failure.reset();
+    }
     const Json& peak = of_device.at("peak");
     if (peak.is_null() || measurement.peak) continue;
     measurement.peak.emplace();
@@ -317,7 +332,13 @@ std::vector<Measurement> read_driver_measurements(const std::string& folder) {
       device.capacity_bytes = use.capacity_bytes;
       device.process_peak = use.process_peak;
       device.context_bytes = use.context_bytes;
-      device.retries = use.times_refused;
+      // Whoever was refused may have done with less, or in another way.
+      device.failures = use.times_refused;
+      if (use.times_refused > 0 && !measurement.failure) {
+        measurement.failure.emplace();
+        measurement.failure->device = use.index;
+        measurement.failure->requested_bytes = use.first_refused_bytes;
+      }
       device.allocations = use.times_taken;
       device.requested_in_all = use.taken_in_all;
       measurement.devices.push_back(std::move(device));

@@ -255,9 +255,6 @@ void measure_by_driver(const std::string& folder, const std::string& specificati
     // A process that does not return names none.
     if (measurement.libraries.empty() && absl::StrContains(specification, "libraries=real"))
       measurement.libraries = "not named, perhaps with cuDNN";
-    for (prediction::MeasuredDevice& device : measurement.devices) {
-      if (run.program.status != 0) std::swap(device.retries, device.failures);
-    }
     run.processes.push_back(std::move(measurement));
   }
   run.unwatched_uses.clear();
@@ -632,6 +629,7 @@ class Wave {
     plan.distance = of.distance;
     plan.loops = of.loops;
     plan.specification = of.specification;
+    plan.run.assumes_ones = has_option(of.specification, "numbers");
     if (!kind.is_limited || kind.held_back_bytes > 0) {
       auto other = kind.is_limited ? with_less(plan.specification, kind.held_back_bytes, folder)
                                    : without_limit(plan.specification, folder);
@@ -754,6 +752,38 @@ absl::Status replace_failed_low(Runs& runs, std::vector<Case>& cases) {
     if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok()) return status;
   }
   return wave.make(runs);
+}
+
+// Whether a program failed that only the driver saw, which copied what nobody knows.
+bool failed_by_unknown_copies(const Run& run) {
+  return failed_otherwise(run) && !run.program.timed_out && run.assumed_reads.empty() &&
+         std::any_of(run.unwatched_uses.begin(), run.unwatched_uses.end(),
+                     [](const prediction::DeviceUse& use) { return use.copies_to_host > 0; });
+}
+
+// A check such as `if not loss.isfinite(): raise` fails where all copies are zeros. Where both ends
+// fail so, they are made with ones.
+absl::Status replace_failed_by_ones(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  std::vector<std::pair<Case*, Case>> before;
+  for (Case& of : cases) {
+    const bool can_differ = !has_option(of.request->gpu, "numbers") && of.request->made.empty();
+    if (!can_differ || !std::all_of(of.runs.begin(), of.runs.end(), &failed_by_unknown_copies))
+      continue;
+    before.emplace_back(&of, of);
+    of.specification = with_option(of.specification, "numbers", "one");
+    of.runs.clear();
+    runs.expect(2);
+    absl::Status status = wave.add(of, {kLow, kDown}, runs.folder());
+    if (status.ok()) status = wave.add(of, {kHigh, kUp}, runs.folder());
+    if (!status.ok()) return status;
+  }
+  if (const absl::Status status = wave.make(runs); !status.ok()) return status;
+  for (auto& [of, with_zeros] : before) {
+    const bool fail_too = std::any_of(of->runs.begin(), of->runs.end(), &failed_otherwise);
+    if (fail_too) *of = std::move(with_zeros);
+  }
+  return absl::OkStatus();
 }
 
 // Returns which runs of the other order of addresses are wanted. Where only the verdict is, none
@@ -994,6 +1024,7 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
     cases.push_back(case_of(request, options_));
   }
   absl::Status status = run_first(runs, cases);
+  if (status.ok()) status = replace_failed_by_ones(runs, cases);
   if (status.ok()) status = replace_failed_low(runs, cases);
   if (status.ok()) status = run_other_order(runs, cases);
   if (status.ok()) status = run_as_far(runs, cases);

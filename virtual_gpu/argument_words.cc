@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxArguments = 256;
 constexpr size_t kMaxArgumentBytes = 32764;  // of all arguments of a kernel
-constexpr size_t kMaxBytesInHeap = 1024;     // of one, such as an array of CuPy's
+constexpr size_t kMaxBytesInHeap = 4096;     // of one, such as an array of CuPy's
 constexpr size_t kWord = sizeof(uintptr_t);
 
 using Range = std::pair<uintptr_t, uintptr_t>;

@@ -215,6 +215,8 @@ bool Machine::make_context_locked(int device) {
   contexts_.fetch_or(1u << device, std::memory_order_release);
   note_use(device);
   tell_library_sizes();
+  if (prediction::DeviceUseFile* const file = UseFile::current())
+    file->are_ones_likely = specification_.numbers_are_one ? 1 : 0;
   return true;
 }
 
@@ -294,7 +296,7 @@ bool Machine::take_memory(int device, size_t bytes) {
   Device& d = devices_[device];
   const bool fits = shared_ ? shared_->take(d.machine_number, bytes) : bytes <= d.capacity - d.used;
   if (!fits) {
-    use_file_.note_refused(d.machine_number);
+    use_file_.note_refused(d.machine_number, bytes);
     return false;
   }
   d.used += bytes;
@@ -377,7 +379,7 @@ void* Machine::allocate_once(int device, size_t bytes) {
 void* Machine::allocate_locked(int device, size_t bytes) {
   // More than the device has never fits, and rounding it up could overflow.
   if (bytes > devices_[device].capacity || !has_addresses(device)) {
-    use_file_.note_refused(devices_[device].machine_number);
+    use_file_.note_refused(devices_[device].machine_number, bytes);
     return nullptr;
   }
   if (bytes <= kPage / 2) return allocate_small(device, bytes);
@@ -623,7 +625,7 @@ void Machine::copy_on_device(uintptr_t destination, uintptr_t source, size_t byt
 }
 
 void Machine::copy_to_host(void* destination, uintptr_t address, size_t bytes) {
-  virtual_gpu::read_unknown(destination, bytes);
+  if (virtual_gpu::read_unknown(destination, bytes)) return;
   (messages_.is_on() ? recent_ : kept_).read(destination, address, bytes);
   messages_.read(destination, address, bytes);
   virtual_gpu::known_values().read(destination, address, bytes);
@@ -742,7 +744,7 @@ void* Machine::allocate_from(MemoryPool* pool, size_t bytes) {
 void* Machine::take_from(MemoryPool& pool, size_t bytes) {
   const int device = pool.device;
   if (bytes > devices_[device].capacity || !has_addresses(device)) {
-    use_file_.note_refused(devices_[device].machine_number);
+    use_file_.note_refused(devices_[device].machine_number, bytes);
     return nullptr;
   }
   const std::optional<uintptr_t> address = take_for_pool(pool, bytes);

@@ -3,8 +3,8 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -25,32 +25,29 @@ namespace {
 
 using prediction::DeviceUseFile;
 
-// Larger copies, such as those of a checkpoint, steer nothing, and take no memory while they are
-// zeros.
-constexpr size_t kMaxAssumedBytes = size_t{1} << 20;
+// Larger copies, such as those of a checkpoint, take no memory while they are zeros. They are
+// counted, and the verdict is open.
+constexpr size_t kMaxAssumedBytes = size_t{256} << 20;
 
-enum class Way : uint8_t { kZeros, kTruths, kNumbers, kFractions, kMixed };
+// What a copy is taken for, if not for what the run assumes of all: kBase.
+enum class Way : uint8_t { kBase, kTruths, kNumbers, kFractions, kMixed };
+
+// How large numbers and fractions are.
+enum class Level : uint8_t { kSmall, kOne, kMiddle, kLarge, kLess, kHuge };
 
 struct Assumed {
-  Way way = Way::kZeros;
-  int64_t number = 0;   // std::numeric_limits<int64_t>::max(): the largest of its size
-  double fraction = 0;  // may be NaN
+  Way way = Way::kBase;
+  Level level = Level::kSmall;
 };
 
 struct Word {
   const char* word;
-  int64_t number;
-  double fraction;
+  Level level;
 };
-// Larger than those of a watched process: the driver does not see what finds room in a cache.
-constexpr int64_t kLarge = int64_t{1} << 24, kLess = int64_t{1} << 27;
 constexpr Word kWords[] = {
-    {prediction::kAssumeSmall, 0, 0},
-    {prediction::kAssumeOne, 1, 1},
-    {prediction::kAssumeLarge, kLarge, static_cast<double>(kLarge)},
-    {prediction::kAssumeMillion, kLess, static_cast<double>(kLess)},
-    {prediction::kAssumeHuge, std::numeric_limits<int64_t>::max(),
-     std::numeric_limits<double>::quiet_NaN()},
+    {prediction::kAssumeSmall, Level::kSmall},   {prediction::kAssumeOne, Level::kOne},
+    {prediction::kAssumeMiddle, Level::kMiddle}, {prediction::kAssumeLarge, Level::kLarge},
+    {prediction::kAssumeMillion, Level::kLess},  {prediction::kAssumeHuge, Level::kHuge},
 };
 
 // Finds the line of kAssumptionsVariable that is about copies.
@@ -68,8 +65,7 @@ Assumed find_assumed() {
     const bool is_fraction = site == prediction::kCopiedFractions;
     if (!is_fraction && site != prediction::kCopiedNumbers) continue;
     for (const Word& word : kWords) {
-      if (value == word.word)
-        return {is_fraction ? Way::kFractions : Way::kNumbers, word.number, word.fraction};
+      if (value == word.word) return {is_fraction ? Way::kFractions : Way::kNumbers, word.level};
     }
   }
   return {};
@@ -80,65 +76,160 @@ const Assumed& assumed() {
   return value;
 }
 
-template <typename T>
-void repeat(T value, void* destination, size_t bytes) {
-  auto* at = static_cast<unsigned char*>(destination);
-  for (size_t left = bytes; left > 0;) {
-    const size_t part = std::min(left, sizeof value);
-    std::memcpy(at, &value, part);
-    at += part;
-    left -= part;
+// Numbers that follow each other by no short period.
+uint64_t scattered(uint64_t number) {
+  number = (number + 1) * 0x9e3779b97f4a7c15;
+  number ^= number >> 29;
+  return (number * 0xbf58476d1ce4e5b9) >> 32;
+}
+
+// One value of a copy: a program may compare those of a block, and of copies that follow each
+// other.
+struct Place {
+  uint64_t number = 0;  // another for each
+  double position = 0;  // from 0 to 1 within the block, or within four copies
+};
+
+// Rises from half of it to all of it, or falls.
+double between(double most, bool rises, double position) {
+  return most / 2 * (rises ? 1 + position : 2 - position);
+}
+
+// More than those of a watched process: the driver does not see what finds room in a cache.
+constexpr double kLarge = 1 << 24, kLess = 1 << 27;
+
+double number_at(Level level, size_t width, const Place& place) {
+  // One of eight bytes that counts bytes must leave room for sums and products.
+  const double most = width == 1 ? 255 : width == 2 ? 32767 : width == 4 ? 2147483647.0 : 1e12;
+  switch (level) {
+    case Level::kSmall:
+      return 0;
+    case Level::kOne:
+      return 1;
+    case Level::kMiddle:
+      return 2 + static_cast<double>(scattered(place.number) % (width == 1 ? 98 : 3999));
+    case Level::kLarge:
+      return between(std::min(kLarge, most * 0.75), true, place.position);
+    case Level::kLess:
+      return between(std::min(kLess, most), true, place.position);
+    case Level::kHuge:
+      break;
+  }
+  return between(most, false, place.position);
+}
+
+double fraction_at(Level level, const Place& place) {
+  switch (level) {
+    case Level::kSmall:
+      return 0;
+    case Level::kOne:
+      return 1;
+    case Level::kMiddle:
+      return 0.05 + static_cast<double>(scattered(place.number) % 1000) / 1111;
+    case Level::kLarge:
+      return between(kLarge, true, place.position);
+    case Level::kLess:
+      return between(kLess, true, place.position);
+    case Level::kHuge:
+      break;
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+// As a bfloat16, or a half where it has one that is near: programs use both.
+uint16_t half_of(double fraction, bool is_bfloat) {
+  const auto single = static_cast<float>(fraction);
+  uint32_t bits = 0;
+  std::memcpy(&bits, &single, sizeof bits);
+  constexpr uint16_t kLargest = 0x7bff, kNan = 0x7fff;
+  if (fraction != fraction) return kNan;
+  if (is_bfloat) return static_cast<uint16_t>(bits >> 16);
+  if (std::abs(fraction) >= 65504) return kLargest;
+  const int exponent = static_cast<int>(bits >> 23 & 0xff) - 127 + 15;
+  if (exponent <= 0) return 0;
+  return static_cast<uint16_t>((bits >> 16 & 0x8000) | static_cast<uint32_t>(exponent) << 10 |
+                               (bits >> 13 & 0x3ff));
+}
+
+void put_number(double number, void* at, size_t width) {
+  const auto whole = static_cast<int64_t>(number);
+  std::memcpy(at, &whole, width);  // the lower bytes
+}
+
+void put_fraction(double fraction, void* at, size_t width, const Place& place) {
+  if (width == sizeof(double)) {
+    std::memcpy(at, &fraction, sizeof fraction);
+  } else if (width == sizeof(float)) {
+    const auto single = static_cast<float>(fraction);
+    std::memcpy(at, &single, sizeof single);
+  } else if (width == sizeof(uint16_t)) {
+    const uint16_t half = half_of(fraction, place.number % 2 != 0);
+    std::memcpy(at, &half, sizeof half);
+  } else {
+    put_number(fraction, at, width);
   }
 }
 
-template <typename T>
-T limited(int64_t number) {
-  return static_cast<T>(std::min<int64_t>(number, std::numeric_limits<T>::max()));
-}
-
-// As whole numbers of the copy's own size; of a block, as int64_t or what divides it.
-void write_numbers(int64_t number, void* destination, size_t bytes) {
-  // An int64_t that counts bytes must leave room for sums and products.
-  constexpr int64_t kHuge = int64_t{1} << 40;
-  if (bytes % 8 == 0) return repeat(std::min(number, kHuge), destination, bytes);
-  if (bytes % 4 == 0) return repeat(limited<int32_t>(number), destination, bytes);
-  if (bytes % 2 == 0) return repeat(limited<int16_t>(number), destination, bytes);
-  repeat(limited<int8_t>(number), destination, bytes);
-}
-
-// The 16 bits of a half, which has no larger number than 65504. Only for 0, 1 and what is larger.
-uint16_t half_of(double fraction) {
-  constexpr uint16_t kOne = 0x3c00, kLargest = 0x7bff, kNan = 0x7e00;
-  if (fraction != fraction) return kNan;
-  if (fraction <= 0) return 0;
-  return fraction == 1 ? kOne : kLargest;
-}
-
-// As double, float or half, by the size; a block is of floats where they divide it.
-void write_fractions(double fraction, void* destination, size_t bytes) {
-  if (bytes == sizeof(double)) return repeat(fraction, destination, bytes);
-  if (bytes % sizeof(float) == 0) return repeat(static_cast<float>(fraction), destination, bytes);
-  if (bytes % 2 == 0) return repeat(half_of(fraction), destination, bytes);
-  std::memset(destination, 0, bytes);
-}
-
-// Each copy is another value, so that some conditions hold and others do not.
-void write_mixed(void* destination, size_t bytes) {
-  static std::atomic<uint64_t> copies{0};
-  // Numbers that follow each other by no short period.
-  uint64_t turn = copies.fetch_add(1, std::memory_order_relaxed) + 1;
-  turn = (turn * 0x9e3779b97f4a7c15) >> 32;
-  if (bytes == 1) return repeat<uint8_t>(turn & 1, destination, bytes);
-  constexpr std::array<double, 3> kFractions = {0.5, 1, -1};
-  switch (turn % 4) {
+// Some conditions hold and others do not.
+void put_mixed(void* at, size_t width, const Place& place) {
+  const uint64_t turn = scattered(place.number);
+  if (width == 1) return put_number(static_cast<double>(turn & 1), at, width);
+  const auto part = static_cast<double>(turn >> 3 & 7);
+  switch (turn % 5) {
     case 0:
-      return static_cast<void>(std::memset(destination, 0, bytes));
+      return put_number(0, at, width);
     case 1:
-      return write_numbers(static_cast<int64_t>(turn / 4 % 7), destination, bytes);
+      return put_number(part + 1, at, width);
     case 2:
-      return static_cast<void>(std::memset(destination, 0xff, bytes));
+      return put_number(-1, at, width);
+    case 3:
+      return put_number(number_at(Level::kMiddle, width, place), at, width);
     default:
-      return write_fractions(kFractions[turn / 4 % kFractions.size()], destination, bytes);
+      return put_fraction((part - 3.5) / 2, at, width, place);
+  }
+}
+
+bool are_ones_likely() { return Machine::get().specification().numbers_are_one; }
+
+void put(const Assumed& what, void* at, size_t width, const Place& place) {
+  switch (what.way) {
+    case Way::kBase:
+      return put_number(are_ones_likely() ? 1 : 0, at, width);
+    case Way::kTruths:
+      return put_number((width == 1) != are_ones_likely() ? 1 : 0, at, width);
+    case Way::kNumbers:
+      return put_number(number_at(what.level, width, place), at, width);
+    case Way::kFractions:
+      return put_fraction(fraction_at(what.level, place), at, width, place);
+    case Way::kMixed:
+      break;
+  }
+  put_mixed(at, width, place);
+}
+
+// The width of a block's values, which nobody tells: the largest that divides it; of fractions
+// floats, and of truths bytes.
+size_t width_of(const Assumed& what, size_t bytes) {
+  if (bytes == 2 || bytes == 4 || bytes == 8) return bytes;
+  if (what.way == Way::kTruths) return 1;
+  for (const size_t width : {size_t{8}, size_t{4}, size_t{2}}) {
+    const bool is_double = what.way == Way::kFractions && width == sizeof(double);
+    if (bytes % width == 0 && !is_double) return width;
+  }
+  return 1;
+}
+
+void assume(const Assumed& what, void* destination, size_t bytes) {
+  static std::atomic<uint64_t> copies{0};
+  const uint64_t copy = copies.fetch_add(1, std::memory_order_relaxed);
+  const size_t width = width_of(what, bytes), count = bytes / width;
+  auto* at = static_cast<unsigned char*>(destination);
+  for (size_t i = 0; i < count; ++i, at += width) {
+    Place place;
+    place.number = copy + i * 0x10001;
+    place.position = count > 1 ? static_cast<double>(i) / static_cast<double>(count - 1)
+                               : static_cast<double>(copy % 4) / 3;
+    put(what, at, width, place);
   }
 }
 
@@ -146,11 +237,13 @@ bool is_word(size_t bytes) { return bytes == 2 || bytes == 4 || bytes == 8; }
 
 void count_copy(DeviceUseFile& file, size_t bytes) {
   prediction::UnwatchedCopies& copies = file.copies;
+  if (bytes > kMaxAssumedBytes) return UseFile::add(copies.too_large);
   UseFile::add(bytes == 1 ? copies.single_bytes : is_word(bytes) ? copies.words : copies.blocks);
 }
 
-// Whether the file that the code is mapped from is LibTorch's.
-bool is_of_libtorch(const void* origin) {
+// Whether the file that the code is mapped from is a library whose kernels write to no memory of
+// the host that a program reads.
+bool is_trusted(const void* origin) {
   static std::mutex mutex;
   static auto* const known = new std::unordered_map<const void*, bool>;
   {
@@ -160,7 +253,10 @@ bool is_of_libtorch(const void* origin) {
   Dl_info info;
   const bool is_mapped = dladdr(origin, &info) != 0 && info.dli_fname != nullptr;
   const char* const name = is_mapped ? std::strrchr(info.dli_fname, '/') : nullptr;
-  const bool result = name != nullptr && std::strncmp(name, "/libtorch_cuda", 14) == 0;
+  const auto is_of = [name](std::string_view library) {
+    return name != nullptr && std::strncmp(name + 1, library.data(), library.size()) == 0;
+  };
+  const bool result = is_of("libtorch_cuda") || is_of("libcudnn") || is_of("libcublas");
   const std::lock_guard<std::mutex> lock(mutex);
   known->emplace(origin, result);
   return result;
@@ -168,34 +264,33 @@ bool is_of_libtorch(const void* origin) {
 
 }  // namespace
 
-void read_unknown(void* destination, size_t bytes) {
+bool read_unknown(void* destination, size_t bytes) {
   DeviceUseFile* const file = reads_are_observed() ? nullptr : UseFile::current();
   if (file != nullptr && bytes > 0) count_copy(*file, bytes);
   const Assumed& what = assumed();
-  if (file == nullptr || bytes > kMaxAssumedBytes || what.way == Way::kZeros)
-    return fill_with_zeros(destination, bytes);
-  switch (what.way) {
-    case Way::kTruths:
-      return static_cast<void>(std::memset(destination, is_word(bytes) ? 0 : 1, bytes));
-    case Way::kNumbers:
-      return write_numbers(what.number, destination, bytes);
-    case Way::kFractions:
-      return write_fractions(what.fraction, destination, bytes);
-    case Way::kMixed:
-      return write_mixed(destination, bytes);
-    case Way::kZeros:
-      break;
+  const bool are_zeros = what.way == Way::kBase && !are_ones_likely();
+  if (file == nullptr || bytes > kMaxAssumedBytes || are_zeros) {
+    fill_with_zeros(destination, bytes);
+    return false;
   }
+  assume(what, destination, bytes);
+  return what.way != Way::kBase;
 }
 
 void note_host_addresses(const memledger_virtual_gpu_work& work, const void* origin) {
   DeviceUseFile* const file = reads_are_observed() ? nullptr : UseFile::current();
   if (file == nullptr || work.kernel == nullptr || !Machine::get().has_host_memory()) return;
-  if (origin != nullptr && is_of_libtorch(origin)) return;
+  const bool has_arguments = work.arguments != nullptr || work.argument_bytes != nullptr;
+  if (!has_arguments || (origin != nullptr && is_trusted(origin))) return;
   bool has_one = false;
   const bool is_told = for_each_argument_word(
       work, [&](uintptr_t word) { has_one = has_one || Machine::get().is_host_memory(word); });
   if (has_one || !is_told) UseFile::add(file->host_addresses);
+}
+
+void note_host_address_asked() {
+  DeviceUseFile* const file = reads_are_observed() ? nullptr : UseFile::current();
+  if (file != nullptr) UseFile::add(file->host_addresses);
 }
 
 void note_managed_allocation() {

@@ -12,13 +12,18 @@
 namespace memledger::virtual_gpu {
 
 // Writes what a copy to the host has where nobody knows it: zeros, or what the run assumes of it.
-// Lock-free but for large copies, which have zeros only.
-void read_unknown(void* destination, size_t bytes);
+// Returns whether that is another value than in the first runs, which holds whatever is known of
+// it. Lock-free. Cost: some nanoseconds per value.
+bool read_unknown(void* destination, size_t bytes);
 
 // Counts kernels that were given an address of the host's memory: what they write there is read
-// without a copy. Not LibTorch's own, which write to none. `origin`: where the kernel's code came
+// without a copy. Not those of LibTorch, cuDNN and cuBLAS, which are taken to write to none.
+// `origin`: where the kernel's code came
 // from, in a mapped file; nullptr where that is not known.
 void note_host_addresses(const memledger_virtual_gpu_work& work, const void* origin);
+
+// Counts that the program asked for a device's address of the host's memory.
+void note_host_address_asked();
 
 // Counts an allocation of managed memory, which the host reads without a copy.
 void note_managed_allocation();

@@ -81,8 +81,9 @@ void UseFile::note_taken(int device, uint64_t bytes) {
   row->taken_in_all += bytes;
 }
 
-void UseFile::note_refused(int device) {
-  if (prediction::DeviceUseRow* const row = row_of(device)) ++row->times_refused;
+void UseFile::note_refused(int device, uint64_t bytes) {
+  prediction::DeviceUseRow* const row = row_of(device);
+  if (row != nullptr && row->times_refused++ == 0) row->first_refused_bytes = bytes;
 }
 
 void UseFile::forked() {

@@ -21,7 +21,7 @@ class UseFile {
   // stores to memory.
   void note(int device, const memledger_virtual_gpu_use& use);
   void note_taken(int device, uint64_t bytes);
-  void note_refused(int device);
+  void note_refused(int device, uint64_t bytes);
   // In the child of a fork: the file is its parent's.
   void forked();
 

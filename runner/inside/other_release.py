@@ -86,6 +86,7 @@ def figures_of(torch, device, events):
         "reserved_peak": statistics["reserved_bytes.all.peak"],
         "allocations": statistics["allocation.all.allocated"],
         "requested_in_all": statistics.get("requested_bytes.all.allocated", 0),
+        "failures": statistics.get("num_ooms", 0),
         "peak": None,
     }
     replay = Replay(events)

@@ -55,12 +55,12 @@ cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 50))
 os._exit(3)
 END
 dry_run 11 --gpu=h100 -- python3 refused.py
-check "what fails with enough memory, too" has out "it failed after memory was refused, perhaps for another reason"
+check "what fails with enough memory, too" has out "not known: memory was refused, and what came of that is not known"
 # What the driver copies to the host opens the verdict.
 cat >reads.py <<'END'
 exec(open("driver.py").read().split("for error")[0])
 cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0); cuda.cuCtxSetCurrent(context)
-assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 20)) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(16 << 20)) == 0
 bytes = int(sys.argv[1])
 value = (ctypes.c_ubyte * bytes)()
 def read():
@@ -73,12 +73,23 @@ def take_managed(size):
 exec(sys.argv[2])
 os._exit(0)
 END
+# Whoever hides that memory was refused has no more of it.
+dry_run 10 --gpu=h100:2GiB -- sh -c 'python3 driver.py || true'
+check "memory that is refused, and status 0" matches out '^h100:2GiB: does not fit: 1\.[0-9] GiB short$'
+check "what was asked for" has out "The first allocation that fails: the program asks for 3.0 GiB"
+cat >child.py <<'END'
+import subprocess
+subprocess.run(["python3", "driver.py"])
+raise KeyError("out of memory was not the reason")
+END
+dry_run 11 --gpu=h100:2GiB -- python3 child.py
+check "one that fails with more memory, too" has out "memory was refused, and what came of that is not known"
 dry_run 0 --gpu=h100,addresses=down -- python3 reads.py 8 'for _ in range(3): print(read())'
 check "values without an effect" has out \
-  "copies to the host, taken for whole numbers: a number, tried with 4 values, which make the same allocations, 3 times"
-check "a block is taken for fractions, too" has out "taken for fractions: a fraction, tried with 4 values, which make the same"
+  "copies to the host, taken for whole numbers: a number, tried with 5 values, which make the same allocations, 3 times"
+check "a block is taken for fractions, too" has out "taken for fractions: a fraction, tried with 5 values, which make the same"
 dry_run 0 --gpu=h100,addresses=down --json -- python3 reads.py 1 'take((2 if read() else 1) << 30)'
-check "a truth: both ends" equal "$(figure "$allocations")" "[$(((1 << 30) + (2 << 20))), $(((2 << 30) + (2 << 20)))]"
+check "a truth: both ends" equal "$(figure "$allocations")" "[$(((1 << 30) + (16 << 20))), $(((2 << 30) + (16 << 20)))]"
 dry_run 11 --gpu=h100,addresses=down -- python3 reads.py 4 'take(1 + read() * 8)'
 check "a size" matches out '^h100,addresses=down: not known: it depends on a (number|fraction) that only the device has \(copies to the host, taken for '
 dry_run 11 --gpu=h100,addresses=down -- python3 reads.py 4 'n = read(); assert n < 1 << 30; take(1 + n)'
@@ -87,6 +98,29 @@ dry_run 11 --gpu=h100,addresses=down -- python3 reads.py 4 'import struct; f = s
 check "what is not finite" matches out '^h100,addresses=down: not known: it depends on a (number|fraction) that only the device has '
 dry_run 0 --gpu=h100,addresses=down --json -- python3 reads.py 4 'take((3 if any([read() == 0 and read() != 0 for _ in range(20)]) else 1) << 30)'
 check "values that differ" equal "$(figure "[b >> 30 for b in $allocations]")" "[1, 3]"
+depends() {  # NAME BYTES TEXT: a program whose memory depends on what it copies
+  dry_run 11 --gpu=h100:4GiB,addresses=down -- python3 reads.py "$2" "$3"
+  check "$1" matches out "^h100:4GiB,addresses=down: not known: it depends on a (number|fraction|condition) that only the device has"
+}
+depends "the ends of a block" 16 'read(); s, e = memoryview(value).cast("B").cast("q"); take(max(1, e - s))'
+depends "the lengths of a block" 64 'read(); v = list(memoryview(value).cast("B").cast("q")); take(max(1, max(b - a for a, b in zip(v, v[1:]))))'
+depends "how many of a block differ" 8000 'read(); take(1 + (len(set(memoryview(value).cast("B").cast("q"))) << 21))'
+depends "the difference of two copies" 8 'a, b = read(), read(); take(max(1, b - a))'
+depends "the difference the other way" 8 'a, b = read(), read(); take(max(1, a - b))'
+depends "a byte without a sign" 1 'take(1 + (read() << 24))'
+depends "numbers within bounds" 8 'n = read(); take((n if 2 <= n <= 4096 else 1) << 20)'
+depends "fractions within bounds" 4 'read(); f = memoryview(value).cast("B").cast("f")[0]; take(1 + (int(f * 1000) << 20 if 0 < f < 1 else 0))'
+depends "a large block" 8388608 'read(); take(1 + (len(set(memoryview(value).cast("B").cast("i")[:5000])) << 20))'
+dry_run 11 --gpu=h100:2GiB,keep=4KiB,addresses=down -- python3 reads.py 8 \
+  'value[0] = 1; cuda.cuMemcpyHtoD_v2(memory, value, ctypes.c_size_t(8)); take(read() << 20)'
+check "what keep= keeps is tried, too" has out "not known: it depends on a number that only the device has"
+dry_run 0 --gpu=h100,addresses=down -- python3 reads.py 1 'assert read(), "the loss is not finite"; take(1 << 30)'
+check "a check that fails with zeros" has out "The program fails if what it copies to the host is zeros, so it is ones at first."
+dry_run 12 --gpu=h100,addresses=down -- python3 reads.py 1 'assert read() == 5'
+check "one that fails with ones, too" has out "failed: the program ended with 1: AssertionError"
+dry_run 11 --gpu=h100,addresses=down -- python3 reads.py 8 \
+  'cuda.cuMemAllocHost_v2(ctypes.byref(memory), ctypes.c_size_t(64)); cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(ctypes.c_uint64()), memory, 0)'
+check "mapped memory" has out "depends on values that only the device has (kernels that may write to the host's memory)"
 dry_run 11 --gpu=h100,addresses=down -- python3 reads.py 8 'take_managed(1 << 20)'
 check "managed memory" has out "depends on values that only the device has (managed memory, which is read without a copy)"
 dry_run 11 --gpu=h100,addresses=down -- python3 reads.py 8 'cuda.cuMemAllocAsync(ctypes.byref(memory), ctypes.c_size_t(1 << 20), None)'

@@ -6,6 +6,7 @@
 
 #include "virtual_gpu/answers/cudart_graph.h"
 #include "virtual_gpu/answers/cudart_modules.h"
+#include "virtual_gpu/unwatched_reads.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -26,12 +27,28 @@ cudaError_t add(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*
   return added ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+memledger_virtual_gpu_work work_of(const cudaKernelNodeParams& parameters) {
+  memledger_virtual_gpu_work work = {};
+  work.kernel = parameters.func;
+  work.arguments = parameters.kernelParams;
+  // Pairs of a word that tells what comes, and it; the words of the driver's cuLaunchKernel().
+  void* const kEnd = nullptr;
+  const auto kPointer = reinterpret_cast<void*>(1), kSize = reinterpret_cast<void*>(2);
+  for (void** extra = parameters.extra; extra != nullptr && extra[0] != kEnd; extra += 2) {
+    if (extra[0] == kPointer) work.argument_bytes = extra[1];
+    if (extra[0] == kSize) work.argument_byte_count = *static_cast<const size_t*>(extra[1]);
+    if (extra[0] != kPointer && extra[0] != kSize) break;
+  }
+  return work;
+}
+
 NodeContent kernel_content(const cudaKernelNodeParams* parameters) {
   if (!parameters) return {cudaErrorInvalidValue};
   if (const cudaError_t error =
           check_launch(parameters->gridDim, parameters->blockDim, parameters->sharedMemBytes))
     return {error};
   if (const cudaError_t error = load_kernel(parameters->func)) return {error};
+  note_host_addresses(work_of(*parameters), parameters->func);
   auto made = std::make_shared<KernelParameters>();
   made->is_known = true;
   made->launch = *parameters;

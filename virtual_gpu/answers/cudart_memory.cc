@@ -5,6 +5,7 @@
 #include "virtual_gpu/answers/cudart.h"
 #include "virtual_gpu/graph_memory.h"
 #include "virtual_gpu/reads.h"
+#include "virtual_gpu/unwatched_reads.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -343,6 +344,7 @@ MEMLEDGER_ANSWER cudaError_t cudaHostGetDevicePointer(void** device_pointer, voi
   const std::optional<Region> region = Machine::get().find(pointer);
   if (!region || region->kind == MemoryKind::kDevice) return result(cudaErrorInvalidValue);
   *device_pointer = pointer;
+  note_host_address_asked();
   return cudaSuccess;
 }
 
