@@ -288,9 +288,9 @@ void note_host_addresses(const memledger_virtual_gpu_work& work, const void* ori
   if (has_one || !is_told) UseFile::add(file->host_addresses);
 }
 
-void note_host_address_asked() {
+void note_host_address_asked(const void* caller) {
   DeviceUseFile* const file = reads_are_observed() ? nullptr : UseFile::current();
-  if (file != nullptr) UseFile::add(file->host_addresses);
+  if (file != nullptr && !is_trusted(caller)) UseFile::add(file->host_addresses);
 }
 
 void note_managed_allocation() {

@@ -22,8 +22,9 @@ bool read_unknown(void* destination, size_t bytes);
 // from, in a mapped file; nullptr where that is not known.
 void note_host_addresses(const memledger_virtual_gpu_work& work, const void* origin);
 
-// Counts that the program asked for a device's address of the host's memory.
-void note_host_address_asked();
+// Counts that a program asked for a device's address of the host's memory. Not cuDNN and cuBLAS,
+// by `caller`, the code that asks.
+void note_host_address_asked(const void* caller);
 
 // Counts an allocation of managed memory, which the host reads without a copy.
 void note_managed_allocation();

@@ -56,6 +56,8 @@ cudaError_t copy_on_stream(void* destination, const void* source, size_t bytes, 
                            cudaStream_t stream, bool asynchronous);
 cudaError_t copy_3d_on_stream(const cudaMemcpy3DParms& copy, cudaStream_t stream,
                               bool asynchronous);
+// What a device calls pinned memory of the host. `caller`: the code that asks.
+cudaError_t device_address_of(void** address, void* pointer, const void* caller);
 // `height` rows, `pitch` bytes apart, of `count` values of `width_bytes` each.
 cudaError_t fill_on_stream(void* pointer, size_t pitch, unsigned value, size_t width_bytes,
                            size_t count, size_t height, cudaStream_t stream, bool asynchronous);

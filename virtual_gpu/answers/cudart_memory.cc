@@ -338,14 +338,19 @@ MEMLEDGER_ANSWER cudaError_t cudaHostUnregister(void* pointer) {
                                                         : cudaErrorHostMemoryNotRegistered);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* pointer,
-                                                      unsigned) {
-  if (!device_pointer) return result(cudaErrorInvalidValue);
+cudaError_t memledger::virtual_gpu::device_address_of(void** address, void* pointer,
+                                                      const void* caller) {
+  if (!address) return result(cudaErrorInvalidValue);
   const std::optional<Region> region = Machine::get().find(pointer);
   if (!region || region->kind == MemoryKind::kDevice) return result(cudaErrorInvalidValue);
-  *device_pointer = pointer;
-  note_host_address_asked();
+  *address = pointer;
+  note_host_address_asked(caller);
   return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* pointer,
+                                                      unsigned) {
+  return device_address_of(device_pointer, pointer, __builtin_return_address(0));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaHostGetFlags(unsigned* flags, void* pointer) {

@@ -100,9 +100,10 @@ MEMLEDGER_ANSWER CUresult cuMemHostUnregister(void* pointer) {
   return as_runtime(cudaHostUnregister, pointer);
 }
 MEMLEDGER_ANSWER CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* pointer,
-                                                       unsigned flags) {
+                                                       unsigned) {
   const KeepLastError keep;
-  return driver_result(cudaHostGetDevicePointer(reinterpret_cast<void**>(address), pointer, flags));
+  return driver_result(
+      device_address_of(reinterpret_cast<void**>(address), pointer, __builtin_return_address(0)));
 }
 MEMLEDGER_ANSWER CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
   return as_runtime(cudaHostGetFlags, flags, pointer);
