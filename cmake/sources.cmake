@@ -162,7 +162,6 @@ set(MEMLEDGER_LIBRARY_SOURCES
   tracker/timeline/timeline.cc
   tracker/timeline/timeline_files.cc
   tracker/values_text.cc
-  virtual_gpu/argument_words.cc
   virtual_gpu/calibration.cc
   virtual_gpu/profile_json.cc
   virtual_gpu/profiles.cc
@@ -196,6 +195,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   runner/inside/trained_parameters.cc
   runner/inside/watch.cc
   runner/inside/write_in_copy.cc
+  virtual_gpu/argument_words.cc
   virtual_gpu/values/assumptions.cc
   virtual_gpu/values/computation.cc
   virtual_gpu/values/distinct.cc

@@ -629,7 +629,8 @@ class Wave {
     plan.distance = of.distance;
     plan.loops = of.loops;
     plan.specification = of.specification;
-    plan.run.assumes_ones = has_option(of.specification, "numbers");
+    plan.run.assumes_ones =
+        has_option(of.specification, "numbers") && !has_option(of.request->gpu, "numbers");
     if (!kind.is_limited || kind.held_back_bytes > 0) {
       auto other = kind.is_limited ? with_less(plan.specification, kind.held_back_bytes, folder)
                                    : without_limit(plan.specification, folder);

@@ -3,15 +3,14 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <mutex>
 #include <string_view>
-#include <unordered_map>
 
 #include "prediction/measure_variables.h"
 #include "virtual_gpu/argument_words.h"
@@ -241,25 +240,42 @@ void count_copy(DeviceUseFile& file, size_t bytes) {
   UseFile::add(bytes == 1 ? copies.single_bytes : is_word(bytes) ? copies.words : copies.blocks);
 }
 
-// Whether the file that the code is mapped from is a library whose kernels write to no memory of
-// the host that a program reads.
-bool is_trusted(const void* origin) {
-  static std::mutex mutex;
-  static auto* const known = new std::unordered_map<const void*, bool>;
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (const auto found = known->find(origin); found != known->end()) return found->second;
-  }
+bool is_in_trusted_file(const void* origin) {
   Dl_info info;
-  const bool is_mapped = dladdr(origin, &info) != 0 && info.dli_fname != nullptr;
-  const char* const name = is_mapped ? std::strrchr(info.dli_fname, '/') : nullptr;
+  if (dladdr(origin, &info) == 0 || info.dli_fname == nullptr) return false;
+  const char* const slash = std::strrchr(info.dli_fname, '/');
+  const std::string_view name = slash == nullptr ? info.dli_fname : slash + 1;
   const auto is_of = [name](std::string_view library) {
-    return name != nullptr && std::strncmp(name + 1, library.data(), library.size()) == 0;
+    return name.substr(0, library.size()) == library;
   };
-  const bool result = is_of("libtorch_cuda") || is_of("libcudnn") || is_of("libcublas");
-  const std::lock_guard<std::mutex> lock(mutex);
-  known->emplace(origin, result);
+  return is_of("libtorch_cuda") || is_of("libcudnn") || is_of("libcublas");
+}
+
+// Whether the file that the code is mapped from is a library whose kernels write to no memory of
+// the host that a program reads. Remembers the last answers, without a lock, as a process forks.
+bool is_trusted(const void* origin) {
+  constexpr size_t kAnswers = 4096;
+  static std::array<std::atomic<uint64_t>, kAnswers>
+      answers{};  // twice the address, and the answer
+  const auto key = uint64_t{2} * reinterpret_cast<uintptr_t>(origin);
+  std::atomic<uint64_t>& answer = answers[scattered(key) % kAnswers];
+  const uint64_t known = answer.load(std::memory_order_relaxed);
+  if ((known & ~uint64_t{1}) == key) return (known & 1) != 0;
+  const bool result = is_in_trusted_file(origin);
+  answer.store(key | (result ? 1 : 0), std::memory_order_relaxed);
   return result;
+}
+
+// Whether a kernel got an address of the host's memory, as far as the launch tells.
+bool may_write_to_host(const memledger_virtual_gpu_work& work) {
+  try {
+    bool has_one = false;
+    const bool is_told = for_each_argument_word(
+        work, [&](uintptr_t word) { has_one = has_one || Machine::get().is_host_memory(word); });
+    return has_one || !is_told;
+  } catch (...) {
+    return true;  // no memory to look
+  }
 }
 
 }  // namespace
@@ -282,10 +298,7 @@ void note_host_addresses(const memledger_virtual_gpu_work& work, const void* ori
   if (file == nullptr || work.kernel == nullptr || !Machine::get().has_host_memory()) return;
   const bool has_arguments = work.arguments != nullptr || work.argument_bytes != nullptr;
   if (!has_arguments || (origin != nullptr && is_trusted(origin))) return;
-  bool has_one = false;
-  const bool is_told = for_each_argument_word(
-      work, [&](uintptr_t word) { has_one = has_one || Machine::get().is_host_memory(word); });
-  if (has_one || !is_told) UseFile::add(file->host_addresses);
+  if (may_write_to_host(work)) UseFile::add(file->host_addresses);
 }
 
 void note_host_address_asked(const void* caller) {

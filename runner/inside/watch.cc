@@ -38,6 +38,7 @@
 #include "runner/inside/python_lines.h"
 #include "runner/inside/python_program.h"
 #include "runner/inside/run_report.h"
+#include "runner/inside/write_in_copy.h"
 #include "text/bytes.h"
 #include "text/names.h"
 #include "text/output.h"
@@ -94,10 +95,11 @@ void tell(const absl::Status& status) { memledger::tell({std::string(status.mess
 void write(const std::string& file_stem, std::string_view what, const std::string& text) {
   if (!watch().folder.empty()) {
     const auto path = write_new_file(watch().folder + "/" + file_stem, ".txt", what, text);
-    if (path.ok()) return;
+    if (path.ok()) return part_is_written();
     tell(path.status());
   }
   if (!watch().settings.quiet) write_standard_error(text);
+  part_is_written();
 }
 
 std::string_view words_for(RunFile::Taker taker) {
@@ -261,6 +263,7 @@ void tell_no_tensor() {
   if (watch().settings.quiet || !watch().folder.empty() || !is_expected_to_make_tensors()) return;
   memledger::tell({"memledger: process ", std::to_string(watch().process), ", rank ",
                    std::to_string(rank_of_this_process()), ", made no tensor: nothing to report"});
+  part_is_written();
 }
 
 bool is_asked_for(int part) {

@@ -81,6 +81,7 @@ std::atomic<bool> in_handler{false};
 // whoever asked for the copy.
 bool this_is_a_copy = false;
 Copy this_copy;
+int this_part = 0;
 
 [[noreturn]] void end_copy(int status) {
   syscall(SYS_exit_group, status);
@@ -104,6 +105,7 @@ void do_parts() {
   const CopyWork& work = this_copy.work;
   std::atomic<int>& done = this_copy.told->parts_done;
   for (int part = done.load(); part < work.parts; ++part) {
+    this_part = part;
     work.write(work.context, part);
     done.store(part + 1);
   }
@@ -518,6 +520,10 @@ CopyResult write_in_copy(void (*write)(void*), void* context) noexcept {
 void prepare_copies() noexcept { prepare_interrupted_calls(); }
 
 bool is_copy() noexcept { return this_is_a_copy; }
+
+void part_is_written() noexcept {
+  if (this_is_a_copy) this_copy.told->parts_done.store(this_part + 1);
+}
 
 void bury_copies() noexcept {
   for (auto& process : ended_copies) bury(process.exchange(0));

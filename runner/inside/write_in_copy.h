@@ -70,6 +70,11 @@ void prepare_copies() noexcept;
 // Whether this is a copy. Async-signal-safe.
 bool is_copy() noexcept;
 
+// Says that the part is done, from within it: all that it writes has been written, and what is left
+// to do, such as giving back memory, may wait for a lock. So it is not written again. Does nothing
+// outside of a copy. Async-signal-safe.
+void part_is_written() noexcept;
+
 // Waits for the copies that have ended. Copies of a process that goes on are not waited for before,
 // as what a process has waited for counts as used by its children (RUSAGE_CHILDREN); all but the
 // last 64 are.
