@@ -76,7 +76,9 @@ terminal.type("hello\n")
 terminal.wait_for("read hello\r\n")
 terminal.type("size\n")
 terminal.wait_for("0 0\r\n")
-time.sleep(0.5)  # bash takes a signal that comes beside a child's end for the child's
+# bash takes a signal that comes beside a child's end for the child's.
+terminal.type("no child\n")
+terminal.wait_for("read no child\r\n")
 for _ in range(3):
     terminal.type("\x03")
     terminal.wait_for("interrupted\r\n")
