@@ -21,7 +21,7 @@ struct Seen {
 Seen& new_seen() {
   void* const memory =
       mmap(nullptr, sizeof(Seen), PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_SHARED, -1, 0);
-  REQUIRE(memory != MAP_FAILED);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
   return *new (memory) Seen;
 }
 
