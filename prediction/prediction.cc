@@ -634,7 +634,7 @@ void heed_other_reads(const ReadsTried& tried, Prediction& prediction) {
   prediction.reason = "whether it fits depends on values that only the device has";
 }
 
-// Whether the last line, where an exception is told, speaks of memory.
+// Whether the last line, which names an exception, mentions memory.
 bool speaks_of_memory(std::string output) {
   absl::StripAsciiWhitespace(&output);
   const std::string line = absl::AsciiStrToLower(output.substr(output.rfind('\n') + 1));

@@ -204,10 +204,14 @@ void add_torchs_figures(const Json& figures, Measurement& measurement) {
     if (device == measurement.devices.end()) continue;
     device->allocated_peak = of_device.at("allocated_peak");
     device->reserved_peak = of_device.at("reserved_peak");
-    device->allocations = of_device.at("allocations");
-    device->requested_in_all = of_device.at("requested_in_all");
-    // What was refused came once its cache was empty.
-    if (of_device.at("failures").get<int64_t>() == 0) {
+    // Beside the driver's, as others in the process may take memory, too.
+    device->allocations += of_device.at("allocations").get<int64_t>();
+    device->requested_in_all += of_device.at("requested_in_all").get<int64_t>();
+    // What torch was refused came once its cache was empty, after two tries at most. More was
+    // refused to others.
+    constexpr int64_t kMaxTries = 2;
+    const bool came_later = device->failures <= kMaxTries * of_device.at("retries").get<int64_t>();
+    if (of_device.at("failures").get<int64_t>() == 0 && came_later) {
       std::swap(device->retries, device->failures);
       measurement.failure.reset();
     }

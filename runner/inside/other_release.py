@@ -88,6 +88,7 @@ def figures_of(torch, device, events):
         "allocations": statistics["allocation.all.allocated"],
         "requested_in_all": statistics.get("requested_bytes.all.allocated", 0),
         "failures": statistics.get("num_ooms", 0),
+        "retries": statistics.get("num_alloc_retries", 0),
         "peak": None,
     }
     replay = Replay(events)

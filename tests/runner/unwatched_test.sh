@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Programs that nobody watches, of which the driver sees what they take and copy: verdicts, figures,
-# and what the torch of another release tells of itself.
+# and the statistics of a torch of another release.
 #
 #   unwatched_test.sh MEMLEDGER PROGRAM MEASURE_PROGRAM
 source tests/support/shell_test.sh
@@ -146,7 +146,7 @@ echo 'int torch(void); int main(void) { return torch(); }' |
 dry_run 11 --gpu=h100 -- ./other_release
 check "a LibTorch that is not watched" matches out \
   "^h100: not known: what it takes is not measured: its LibTorch is 2\.99\.0, and this memledger was built for [0-9.]+$"
-# Another release in a Python program: its own torch tells of itself.
+# Another release in a Python program: its own torch has statistics.
 mkdir -p fake/torch/cuda
 cat >fake/torch/__init__.py <<'END'
 import ctypes, os
@@ -186,6 +186,18 @@ PYTHONPATH=$PWD/fake dry_run 0 --gpu=h100 --json -- python3 fake.py
 check "they are in the prediction" equal \
   "$(figure "[t['low'] >> 20 for d in j['devices'] for t in d['terms'][:3]], j['peak']['place'], [(r['bytes'] >> 20, r['count'], r['place']) for r in j['peak']['largest']]")" \
   "[12, 8, 10] train.py:3 main [(12, 2, 'train.py:3 main')]"
+# Others in the process may be refused memory, or take some by what they read, unseen by torch.
+cat >beside.py <<'END'
+import torch; torch.cuda.init()
+import torch.cuda as t, ctypes, sys
+def take(size): return t.driver.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(size))
+exec(sys.argv[1])
+END
+PYTHONPATH=$PWD/fake dry_run 10 --gpu=h100:2GiB -- python3 beside.py 'take(3 << 30)'
+check "what others were refused" has out "does not fit"
+PYTHONPATH=$PWD/fake dry_run 11 --gpu=h100:2GiB,addresses=down -- python3 beside.py \
+  'p, v = ctypes.c_uint64(), ctypes.c_uint64(); t.driver.cuMemAlloc_v2(ctypes.byref(p), ctypes.c_size_t(8)); t.driver.cuMemcpyDtoH_v2(ctypes.byref(v), p, ctypes.c_size_t(8)); assert v.value < 1 << 20 or take(v.value) == 0'
+check "what others take by what they read" has out "not known: it depends on a number that only the device has"
 PYTHONPATH=$PWD/fake dry_run 0 --gpu=h100 -- python3 fake.py
 check "in words" has out "12.0 MiB  2 x 6.0 MiB  an operator, at train.py:3 main"
 finish
