@@ -38,6 +38,16 @@ struct Birthplace {
   bool parameter_inferred = false;
   // An embedding's look-up read it. Tells the modules apart that share an embedding's weight.
   bool parameter_looked_up = false;
+  // Of the forward pass, but computed again within backward (activation checkpointing): grad mode
+  // was on there, and off in backward itself.
+  bool recomputed = false;
+  // Made in the forward pass by an operator that read a tensor which requires grad, and no backward
+  // pass has begun since, until this value was made: autograd keeps it if a node of the graph has
+  // use for it.
+  bool awaits_backward = false;
+  // Numbers the runs of outermost operators on `thread`, from 1; 0: outside operators. Starts again
+  // after 2^32.
+  uint32_t operator_run = 0;
   bool adopted = false;  // born before tracking, or while it was off: the rest is unknown
 };
 

@@ -37,6 +37,7 @@ struct ExternalStorage : Birthplace {
   uintptr_t address = 0;
   int64_t nbytes = 0;
   c10::Device device = c10::Device(c10::DeviceType::CPU);
+  bool pinned = false;  // by LibTorch's allocator of pinned host memory
   // Those of the tensor that was seen on it.
   std::optional<c10::ScalarType> dtype;
   c10::DimVector shape;

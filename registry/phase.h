@@ -12,7 +12,7 @@ namespace memledger {
 
 enum class Phase : uint8_t {
   kOther,     // anything else: work under no_grad, allocations outside operators
-  kForward,   // grad mode is on, and it is not backward
+  kForward,   // grad mode is on, and it is not backward; or backward computes it again
   kBackward,  // inside an autograd graph task
   // Inside ScopedPhase(Phase::kOptimizer), else inferred, as LibTorch's C++ optimizers open no
   // scope of their own: it begins under no_grad with arithmetic in place on a parameter (a storage

@@ -22,6 +22,8 @@ StorageKind kind_of(const core::StorageRecord& record, bool temporary) {
 void fill(StorageInfo& info, const core::StorageRecord& record) {
   const RegistryState& state = RegistryState::get();
   static_cast<Birthplace&>(info) = birthplace_value(record.birthplace);
+  info.awaits_backward =
+      record.birthplace.recorded && record.id > state.ledger.last_backward_pass();
   info.stack = record.stack;
   info.adopted = record.adopted;
   info.id = record.id;
@@ -69,6 +71,8 @@ Birthplace birthplace_value(const core::Birthplace& birthplace) {
   value.thread = birthplace.thread;
   value.phase = birthplace.phase;
   value.phase_inferred = birthplace.phase_inferred;
+  value.recomputed = birthplace.recomputed;
+  value.operator_run = birthplace.op_sequence;
   return value;
 }
 

@@ -46,6 +46,7 @@ void keep_steps() {
 StepHistory step_history() {
   core::StepMarks* const marks = RegistryState::get().step_marks.load(std::memory_order_acquire);
   StepHistory result;
+  result.ran_backward = RegistryState::get().ledger.last_backward_pass() != 0;
   if (marks == nullptr) return result;
   const core::StepMarks::History history = marks->history();
   result.steps = history.steps;

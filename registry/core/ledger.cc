@@ -110,6 +110,13 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, BornEntry* bo
   return id;
 }
 
+void Ledger::note_backward_pass() noexcept {
+  const uint64_t now = next_id();
+  uint64_t last = last_backward_pass();
+  while (last < now && !last_backward_pass_.compare_exchange_weak(last, now)) {
+  }
+}
+
 Ledger::ShardTotals* Ledger::make_room(Shard& shard, const Block& block,
                                        void*& lost_owner) noexcept {
   try {
@@ -188,13 +195,14 @@ void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferre
   record.flags.phase_inferred = inferred;
 }
 
-uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
+uint64_t Ledger::mark_parameter_like(uintptr_t address, bool* is_told) noexcept {
   Shard& shard = shard_of(address);
   const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
   Entry& record = *there;
   record.flags.parameter_like = true;
+  if (is_told != nullptr) *is_told = record.flags.told_parameter;
   any_parameter_like_.store(true, std::memory_order_relaxed);
   return record.id;
 }

@@ -189,7 +189,7 @@ class Ledger {
   void set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept;
 
   // Remembers that an operator consumed the storage as a leaf that requires grad. Returns its id.
-  uint64_t mark_parameter_like(uintptr_t address) noexcept;
+  uint64_t mark_parameter_like(uintptr_t address, bool* is_told = nullptr) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
   // Returns the parameter of the birthplace of what lies there; 0: none.
   uint64_t parameter_at(uintptr_t address) const noexcept;
@@ -226,6 +226,12 @@ class Ledger {
             kMostBlocksSince + 1) *
                kIdBlock +
            1;
+  }
+  // Notes that a backward pass begins, on the calling thread.
+  void note_backward_pass() noexcept;
+  // Returns a number above the ids of all storages from before the last backward pass. None ran: 0.
+  uint64_t last_backward_pass() const noexcept {
+    return last_backward_pass_.load(std::memory_order_relaxed);
   }
   void* base_deleter_at(uintptr_t address) const noexcept;  // null: none
 
@@ -485,6 +491,7 @@ class Ledger {
   std::atomic<int64_t> dropped_records_{0};
   std::atomic<bool> keep_peaks_{true};
   std::atomic<bool> unseen_births_{false};
+  std::atomic<uint64_t> last_backward_pass_{0};
   // Both change only while all shards are held, so any one shard's lock is enough to read them.
   uint64_t epoch_ = 1;
   uint64_t newest_pin_ = 0;  // 0: nothing pinned

@@ -43,6 +43,8 @@ struct Birthplace {
   Phase phase = Phase::kOther;
   bool phase_inferred = false;
   bool parameter_inferred = false;
+  bool recorded = false;    // of the forward pass, made of what requires grad
+  bool recomputed = false;  // see memledger::Birthplace
 };
 
 // A bit for each label whose peaks are kept.
@@ -207,6 +209,8 @@ struct alignas(64) TableEntry {
     bool told_parameter : 1;
     bool gradient : 1;
     bool names_only : 1;
+    bool recorded : 1;
+    bool recomputed : 1;
   };
   Flags flags = {};
   // Not among the flags, which others may write at the same time.
@@ -250,6 +254,8 @@ struct alignas(64) TableEntry {
     value.phase = phase;
     value.phase_inferred = flags.phase_inferred;
     value.parameter_inferred = flags.parameter_inferred;
+    value.recorded = flags.recorded;
+    value.recomputed = flags.recomputed;
     return value;
   }
   // Throws std::bad_alloc for want of memory for a long shape.

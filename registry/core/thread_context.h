@@ -30,6 +30,9 @@ struct ThreadContext {
     uint32_t op_depth;
     uint32_t op_sequence;
     Phase operator_phase;
+    bool records;
+    bool recomputes;
+    bool node_grad_mode;
   };
   struct CachedName {
     const char* text;
@@ -60,9 +63,13 @@ struct ThreadContext {
   uint32_t op_depth;       // operators running one inside another
   uint32_t op_sequence;    // numbers runs of the outermost one; 0 outside
   bool may_make_external;  // the outermost one: see OperatorTraits
+  bool records;            // the outermost one reads what requires grad, in the forward pass
+  bool recomputes;         // the outermost one is of a forward pass within backward
   uint32_t last_sequence;
   uint32_t node_depth;  // autograd nodes running one inside another
   bool has_run_nodes;
+  bool node_grad_mode;    // grad mode when the running node began
+  int graph_task;         // LibTorch's number of the pass whose node ran last
   BornEntry last_born;    // the last storage made by this thread
   IdBlock ids;            // for the storages that it makes
   uint32_t births;        // storages made by this thread, modulo 2^32
@@ -82,6 +89,8 @@ struct ThreadContext {
   std::array<Frame, kMaxFrames> frames;
   std::array<CachedName, kNameCache> names;
 
+  // Whether it runs operators of backward, and none that compute a forward pass again.
+  bool in_backward() const noexcept { return node_depth > 0 && !recomputes; }
   uint64_t nearest() const noexcept { return parameter != 0 ? parameter : inherited_parameter; }
 
   Birthplace birthplace() const noexcept {
@@ -92,14 +101,15 @@ struct ThreadContext {
   // Writes the birthplace where it is kept: a Birthplace, or an entry of the table.
   template <typename Place, typename Flags>
   void tell(Place& place, uint64_t& its_parameter, Flags& flags) const noexcept {
-    const bool in_operator = op_depth > 0, in_node = node_depth > 0;
+    const bool in_operator = op_depth > 0, is_recomputed = in_operator && recomputes;
+    const bool in_node = node_depth > 0 && !is_recomputed;
     const auto set = [](auto& name, NameId id) {
       name = static_cast<std::remove_reference_t<decltype(name)>>(id);
     };
     set(place.op, op);
-    set(place.autograd_node, autograd_node);
+    set(place.autograd_node, is_recomputed ? 0 : autograd_node);
     set(place.label, label);
-    set(place.forward_op, forward_op);
+    set(place.forward_op, is_recomputed ? 0 : forward_op);
     set(place.forward_label, in_node ? forward_label : in_operator ? inherited_label : 0);
     const bool is_told_by_node = in_node && (forward_parameter != 0 || !in_operator);
     its_parameter = is_told_by_node ? forward_parameter : in_operator ? nearest() : 0;
@@ -108,6 +118,8 @@ struct ThreadContext {
     place.op_sequence = op_sequence;
     place.phase = phase.phase(in_operator, in_node);
     flags.phase_inferred = phase.is_inferred(in_operator);
+    flags.recorded = records && in_operator && !is_recomputed && place.phase == Phase::kForward;
+    flags.recomputed = is_recomputed && place.phase == Phase::kForward;
   }
 };
 

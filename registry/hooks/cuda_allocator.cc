@@ -21,6 +21,7 @@ namespace memledger {
 
 std::atomic<const c10::impl::DeviceGuardImplInterface*> CudaAllocator::seen_guard_{nullptr};
 std::atomic<bool> CudaAllocator::half_made_{false};
+std::atomic<CudaAllocator::AfterLarge> CudaAllocator::after_large_{nullptr};
 
 namespace {
 
@@ -170,6 +171,7 @@ c10::DataPtr TrackingCudaAllocator::allocate(size_t nbytes) {
   c10::DataPtr data = allocate_and_note(WatchedType::kCuda, index_, nbytes,
                                         [&] { return base_->allocate(nbytes); });
   note_device_in_use(data.device().index());
+  CudaAllocator::tell_large(nbytes, data.device().index());
   return data;
 }
 

@@ -40,6 +40,18 @@ class __attribute__((visibility("default"))) CudaAllocator {
     return guard.load(std::memory_order_relaxed) != seen_guard_.load(std::memory_order_relaxed);
   }
 
+  // Has `call` called after each allocation of kLarge bytes and more, on the thread that asked for
+  // it and without a lock held; null: nobody. For the process.
+  using AfterLarge = void (*)(c10::DeviceIndex device) noexcept;
+  static constexpr size_t kLarge = size_t{1} << 20;
+  static void call_after_large(AfterLarge call) noexcept {
+    after_large_.store(call, std::memory_order_release);
+  }
+  static void tell_large(size_t nbytes, c10::DeviceIndex device) noexcept {
+    if (nbytes < kLarge) return;
+    if (const AfterLarge call = after_large_.load(std::memory_order_acquire)) call(device);
+  }
+
   // Called around fork, so that no other thread holds the lock in the child.
   static void lock_for_fork();
   static void unlock_after_fork();
@@ -49,6 +61,7 @@ class __attribute__((visibility("default"))) CudaAllocator {
 
   static std::atomic<const c10::impl::DeviceGuardImplInterface*> seen_guard_;
   static std::atomic<bool> half_made_;
+  static std::atomic<AfterLarge> after_large_;
 };
 
 }  // namespace memledger

@@ -13,6 +13,7 @@
 #include "registry/hooks/block_hooks.h"
 #include "registry/hooks/stack_sampler.h"
 #include "registry/libtorch/libtorch_storages.h"
+#include "registry/libtorch/pinned_memory.h"
 #include "registry/libtorch/storage_impl.h"
 #include "registry/record_values.h"
 #include "registry/state.h"
@@ -93,6 +94,7 @@ void prune(Table& table, std::vector<Noted>& ended) {
 ExternalStorage value_of(core::ThreadContext& thread, const at::Tensor& tensor,
                          const c10::StorageImpl& storage, bool made) {
   ExternalStorage value;
+  value.pinned = is_freed_as_pinned(storage.data_ptr());
   static_cast<Birthplace&>(value) = birthplace_value(thread.birthplace());
   if (!made) value.op = value.autograd_node = {};
   value.parameter = 0;

@@ -63,7 +63,15 @@ uintptr_t address_of(c10::StorageImpl& storage) {
   return reinterpret_cast<uintptr_t>(storage._mutable_data_ptr_no_checks().get());
 }
 
+void note_backward_pass(ThreadContext& thread) {
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (thread.has_run_nodes && task == thread.graph_task) return;
+  thread.graph_task = task;
+  RegistryState::get().ledger.note_backward_pass();
+}
+
 void push_node(ThreadContext& thread, const char* name) {
+  note_backward_pass(thread);
   thread.has_run_nodes = true;
   if (thread.node_depth < ThreadContext::kMaxFrames) {
     thread.frames[thread.node_depth] = {thread.op,
@@ -74,7 +82,10 @@ void push_node(ThreadContext& thread, const char* name) {
                                         thread.forward_stack,
                                         thread.op_depth,
                                         thread.op_sequence,
-                                        thread.phase.operator_phase()};
+                                        thread.phase.operator_phase(),
+                                        thread.records,
+                                        thread.recomputes,
+                                        thread.node_grad_mode};
     thread.op = 0;
     thread.op_depth = 0;
     thread.op_sequence = 0;
@@ -82,6 +93,8 @@ void push_node(ThreadContext& thread, const char* name) {
     thread.forward_label = 0;
     thread.forward_parameter = 0;
     thread.forward_stack = 0;
+    thread.recomputes = false;
+    thread.node_grad_mode = at::GradMode::is_enabled();
     thread.autograd_node = core::intern_cached(thread, RegistryState::get().names, name);
   }
   ++thread.node_depth;
@@ -100,6 +113,9 @@ void pop_node(ThreadContext& thread) {
     thread.forward_stack = frame.forward_stack;
     thread.op_depth = frame.op_depth;
     thread.op_sequence = frame.op_sequence;
+    thread.records = frame.records;
+    thread.recomputes = frame.recomputes;
+    thread.node_grad_mode = frame.node_grad_mode;
     thread.phase.resume_operator(frame.operator_phase);
     RegistryState::get().running.set(thread.thread, thread.op_sequence);
   }
@@ -125,7 +141,7 @@ void note_forward_operator(ThreadContext& thread) {
 // what no layer has made. Where the program tells its parameters; not in backward, and not in an
 // optimizer's step.
 bool looks_for_layers(const ThreadContext& thread) {
-  if (!RegistryState::get().ledger.any_told_parameter() || thread.node_depth > 0) return false;
+  if (!RegistryState::get().ledger.any_told_parameter() || thread.in_backward()) return false;
   const Phase now = thread.phase.phase(/*in_operator=*/true, /*in_autograd_node=*/false);
   return now != Phase::kBackward && now != Phase::kOptimizer;
 }
@@ -189,7 +205,7 @@ uint64_t told_parameter_among(const at::RecordFunction& fn, const core::Ledger& 
 // TorchScript differentiates whole graphs, of which one node is seen: it tells no layer. The last
 // input of an operator within is one that the forward pass has kept.
 bool reads_nodes_of_script(const ThreadContext& thread) {
-  return thread.node_depth > 0 && thread.script_depth > 0 && thread.forward_parameter == 0;
+  return thread.in_backward() && thread.script_depth > 0 && thread.forward_parameter == 0;
 }
 uint64_t layer_in_script(const at::RecordFunction& fn) {
   const core::Ledger& ledger = RegistryState::get().ledger;
@@ -279,6 +295,7 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
                                 : OperatorKind::kOther;
   LayerInputs inputs(reads_layers && kind == OperatorKind::kOther);
   bool first = true;
+  bool read_told = false;  // a parameter that a module has told
   uintptr_t first_graded = 0;
   uintptr_t last_graded = 0;
   for (const c10::IValue& input : fn.inputs()) {
@@ -290,8 +307,14 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
         core::TrainingThreads::note(thread);
         const uintptr_t address = address_of(*storage);
         if (tensor.is_leaf()) {
-          thread.parameter = thread.last_parameter = state.ledger.mark_parameter_like(address);
-          thread.last_parameter_address = address;
+          bool is_told = false;
+          const uint64_t id = state.ledger.mark_parameter_like(address, &is_told);
+          // An input whose gradient is wanted is a leaf as well.
+          if (is_told || !read_told) {
+            thread.parameter = thread.last_parameter = id;
+            thread.last_parameter_address = address;
+            read_told = is_told;
+          }
         } else if (address == thread.last_parameter_address &&
                    state.ledger.id_at(address) == thread.last_parameter) {
           // Not where another storage has taken the place of one that ended, as FSDP2's do.
@@ -316,7 +339,8 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
     first = false;
     if (!adopting && !grad_on && !may_step) break;
   }
-  if (thread.node_depth > 0) return;
+  if (thread.in_backward()) return;
+  thread.records = first_graded != 0;
   const uint64_t looked_up = traits.looks_up ? core::kLookedUp : 0;
   if (thread.parameter != 0) {
     thread.parameter |= looked_up;
@@ -346,7 +370,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, Operato
 // The next node made on this thread has the number that the operator was given, the outermost one
 // or one within.
 void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
-  if (fn.seqNr() < 0 || thread.node_depth > 0) return;
+  if (fn.seqNr() < 0 || thread.in_backward()) return;
   if (thread.op_stack == 0) thread.op_stack = StackSampler::take_of_operator();
   RegistryState::get().forward_operators.note(
       fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
@@ -399,14 +423,18 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   thread.inherited_label = 0;
   thread.source = 0;
   thread.op_stack = 0;
+  thread.records = false;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
-  if (thread.node_depth > 0) note_forward_operator(thread);
+  // Backward runs without grad mode, unless it is itself to be differentiated.
+  thread.recomputes = thread.node_depth > 0 && !thread.node_grad_mode && at::GradMode::is_enabled();
+  if (thread.in_backward()) note_forward_operator(thread);
 
   // Around nodes, in callbacks at the end of a pass, the engine says that it runs.
   const bool backward =
-      thread.node_depth > 0 ||
-      (thread.has_run_nodes && torch::autograd::get_current_graph_task_id() != -1);
+      !thread.recomputes &&
+      (thread.node_depth > 0 ||
+       (thread.has_run_nodes && torch::autograd::get_current_graph_task_id() != -1));
   thread.phase.begin_operator(backward                     ? OptimizerPhase::Mode::kBackward
                               : at::GradMode::is_enabled() ? OptimizerPhase::Mode::kForward
                                                            : OptimizerPhase::Mode::kNoGrad);

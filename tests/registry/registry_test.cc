@@ -166,6 +166,86 @@ TEST_CASE("a row tells the outermost operator, shape, dtype, phase, label and us
   }
 }
 
+// A checkpoint by hand: forward without a graph, and again within backward.
+struct Checkpoint : torch::autograd::Function<Checkpoint> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return torch::linear(x, weight).exp();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor x = saved[0].detach().requires_grad_();
+    {
+      const torch::AutoGradMode with_grad(true);
+      const at::Tensor y = torch::linear(x, saved[1]);
+      const at::Tensor z = y.exp();
+      recomputed = {y, z};
+      z.backward(gradients[0]);
+    }
+    of_backward = gradients[0] * 2;
+    return {x.grad(), at::Tensor()};
+  }
+  static std::vector<at::Tensor> recomputed;
+  static at::Tensor of_backward;
+};
+std::vector<at::Tensor> Checkpoint::recomputed;
+at::Tensor Checkpoint::of_backward;
+
+TEST_CASE("what backward computes again is of the forward pass, and of its layer") {
+  auto weight = torch::randn({8, 4}, torch::requires_grad());
+  const auto row = [](const at::Tensor& tensor) { return *row_of(registry().snapshot(), tensor); };
+  const uint64_t id = row(weight).id;
+  Checkpoint::apply(torch::ones({2, 4}).requires_grad_(), weight).sum().backward();
+  for (const at::Tensor& tensor : Checkpoint::recomputed) {
+    CHECK(row(tensor).phase == Phase::kForward);
+    CHECK(row(tensor).recomputed);
+    CHECK(row(tensor).parameter == id);
+    CHECK(row(tensor).autograd_node.empty());
+    CHECK_FALSE(row(tensor).awaits_backward);
+  }
+  CHECK(row(weight.grad()).phase == Phase::kBackward);
+  CHECK(row(weight.grad()).forward_op == "aten::linear");
+  CHECK_FALSE(row(weight.grad()).recomputed);
+  CHECK(row(Checkpoint::of_backward).phase == Phase::kBackward);
+  CHECK_FALSE(row(Checkpoint::of_backward).recomputed);
+  // Backward that is to be differentiated runs with grad mode, and computes nothing again.
+  const at::Tensor x = torch::ones({2, 4}).requires_grad_();
+  const at::Tensor gradient =
+      torch::autograd::grad({torch::linear(x, weight).exp().sum()}, {x}, {}, std::nullopt,
+                            /*create_graph=*/true)[0];
+  CHECK(row(gradient).phase == Phase::kBackward);
+  CHECK_FALSE(row(gradient).recomputed);
+  Checkpoint::recomputed.clear();
+  Checkpoint::of_backward.reset();
+}
+
+TEST_CASE("what autograd recorded awaits backward until a pass begins") {
+  auto weight = torch::randn({8, 4}, torch::requires_grad());
+  const auto awaits = [](const at::Tensor& tensor) {
+    return row_of(registry().snapshot(), tensor)->awaits_backward;
+  };
+  const at::Tensor frozen = torch::linear(torch::ones({2, 4}), torch::ones({8, 4}));
+  CHECK_FALSE(awaits(frozen));
+  const at::Tensor first = torch::linear(torch::ones({2, 4}), weight);
+  CHECK(awaits(first));
+  at::Tensor unrecorded;
+  {
+    const torch::NoGradGuard no_grad;
+    unrecorded = torch::linear(torch::ones({2, 4}), weight);
+  }
+  CHECK_FALSE(awaits(unrecorded));
+  first.sum().backward();
+  CHECK_FALSE(awaits(first));
+  const at::Tensor second = torch::linear(torch::ones({2, 4}), weight);
+  CHECK(awaits(second));
+  CHECK_FALSE(awaits(first));
+  // The runs of a thread's operators are numbered.
+  const Snapshot snapshot = registry().snapshot();
+  CHECK(row_of(snapshot, second)->operator_run > row_of(snapshot, first)->operator_run);
+}
+
 TEST_CASE("what backward makes names the operator of the forward pass that caused it") {
   torch::nn::Conv2d first(torch::nn::Conv2dOptions(3, 8, 3).bias(false)),
       second(torch::nn::Conv2dOptions(8, 8, 3).bias(false));
