@@ -172,7 +172,9 @@ set(MEMLEDGER_LIBRARY_SOURCES
 set(MEMLEDGER_INSIDE_SOURCES
   python/c_interface.cc
   registry/step_history.cc
+  reporter/formats/run_causes.cc
   reporter/formats/run_summary.cc
+  runner/inside/cache_at_peak.cc
   runner/inside/calibrate.cc
   runner/inside/demand_thread.cc
   runner/inside/end_calls.cc

@@ -18,6 +18,7 @@
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/device_statistics.h"
 #include "registry/hooks/training_notes.h"
+#include "registry/libtorch/pinned_memory.h"
 #include "registry/libtorch/tensor_storages.h"
 #include "registry/live_storages.h"
 #include "registry/registry.h"
@@ -61,7 +62,7 @@ std::optional<int64_t> offset_bytes_of(const at::Tensor& tensor) {
 
 bool is_pinned(const at::Tensor& tensor) {
   try {
-    return tensor.is_pinned();
+    return is_freed_as_pinned(tensor.storage().data_ptr()) || tensor.is_pinned();
   } catch (const c10::Error&) {
     return false;
   }

@@ -464,7 +464,11 @@ class Builder {
     row.dtype = storage.dtype;
     if (storage.dtype.has_value()) row.shape.emplace(storage.shape.begin(), storage.shape.end());
     if (storage.stack != 0) row.where = to_string(program_frame(storage.stack));
-    if (storage.device.is_cpu()) tell_mapping(row, storage.address, maps);
+    if (storage.pinned) {
+      row.external = ExternalMemory::kPinned;
+    } else if (storage.device.is_cpu()) {
+      tell_mapping(row, storage.address, maps);
+    }
     add_external(report_of(storage.device), row);
     Draft draft;
     draft.named = keep({std::move(row)});

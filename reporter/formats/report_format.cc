@@ -64,7 +64,7 @@ std::string producer(const Birthplace& birthplace, std::string_view module, std:
     add(node);
   }
   if (birthplace.phase != Phase::kOther)
-    add(std::string(to_string(birthplace.phase)) +
+    add(std::string(birthplace.recomputed ? "recomputed" : to_string(birthplace.phase)) +
         (birthplace.phase_inferred ? " (inferred)" : ""));
   std::string text(birthplace.op);
   if (!where.empty()) text += (text.empty() ? "[" : " [") + where + "]";

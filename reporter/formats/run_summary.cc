@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "reporter/formats/report_format.h"
+#include "reporter/formats/run_causes.h"
 #include "reporter/names/program_name.h"
 #include "text/bytes.h"
 #include "text/names.h"
@@ -41,14 +42,17 @@ class Sorter {
   Sorter(const DeviceReport& rows, const RunOfDevice& run)
       : after_steps_(ids_of(run.last)), after_baseline_(ids_of(run.baseline)) {
     for (const ReportRow& row : rows.rows) {
-      if (row.role == Role::kParameter) parameters_.emplace(row.storage_id, &row);
+      if (row.role != Role::kParameter) continue;
+      parameters_.emplace(row.storage_id, &row);
+      are_parameters_told_ = are_parameters_told_ || !row.anonymous;
     }
   }
 
   PartOfRow part_of(const ReportRow& row) const {
     switch (row.role) {
       case Role::kParameter:
-        return {Part::kParameters, row.anonymous};
+        return {row.anonymous && are_parameters_told_ ? Part::kLeaves : Part::kParameters,
+                row.anonymous};
       case Role::kBuffer:
         return {Part::kBuffers};
       case Role::kGradient:
@@ -62,6 +66,7 @@ class Sorter {
     }
     if (is_buffer_of_compiled_code(row)) return {Part::kCompiled, true};
     if (row.storage_kind != StorageKind::kTensor) return {Part::kWorkspaces};
+    if (is_bucket(row)) return {Part::kBuckets, true};
     switch (row.phase) {
       case Phase::kOptimizer:
         return {is_kept(row) ? Part::kOptimizerState : Part::kOptimizerTemporaries, true};
@@ -69,13 +74,15 @@ class Sorter {
         if (looks_like_gradient(row)) return {Part::kGradients, true};
         return {Part::kGradientsOfActivations};
       case Phase::kForward:
-        return {comes_of_parameters(row) ? Part::kActivations : Part::kInputs, true};
+        if (comes_of_parameters(row)) return {Part::kActivations, true};
+        return {is_from_outside(row) ? Part::kInputs : Part::kResults, true};
       default:
         break;
     }
     // A forward pass under no_grad.
     if (!row.adopted && !row.module.empty()) return {Part::kActivations};
-    return {row.op.empty() || row.adopted ? Part::kOther : Part::kInputs, true};
+    if (row.op.empty() || row.adopted) return {Part::kOther, true};
+    return {is_from_outside(row) ? Part::kInputs : Part::kResults, true};
   }
 
  private:
@@ -89,6 +96,34 @@ class Sorter {
   // Whether the operator read a parameter, or what was computed with one.
   static bool comes_of_parameters(const ReportRow& row) {
     return row.parameter != 0 || !row.module.empty() || row.role == Role::kSaved;
+  }
+  // Whether an operator made it that computes nothing from other tensors: it creates, reads or
+  // copies.
+  static bool is_from_outside(const ReportRow& row) {
+    static const auto* const kOperators = new std::unordered_set<std::string_view>{
+        "arange",       "bernoulli",     "cat",           "clone",    "complex",   "contiguous",
+        "copy",         "empty",         "empty_strided", "eye",      "from_file", "frombuffer",
+        "full",         "lift",          "lift_fresh",    "linspace", "logspace",  "normal",
+        "ones",         "pin_memory",    "rand",          "randint",  "randn",     "random",
+        "randperm",     "scalar_tensor", "stack",         "tensor",   "to",        "to_copy",
+        "tril_indices", "triu_indices",  "uniform",       "zeros"};
+    std::string_view name = row.op;
+    const auto drop_front = [&](std::string_view part) {
+      if (name.rfind(part, 0) == 0) name.remove_prefix(part.size());
+    };
+    drop_front("aten::");
+    drop_front("_");
+    drop_front("new_");
+    for (const std::string_view end : {"_", "_like"}) {
+      if (name.size() > end.size() && name.substr(name.size() - end.size()) == end)
+        name.remove_suffix(end.size());
+    }
+    return kOperators->count(name) > 0;
+  }
+  // DistributedDataParallel's reducer makes one flat tensor for each bucket, outside any layer.
+  static bool is_bucket(const ReportRow& row) {
+    return row.anonymous && row.op == "aten::empty" && row.shape && row.shape->size() == 1 &&
+           row.module == "DistributedDataParallel";
   }
   // Whether it outlives steps.
   bool is_kept(const ReportRow& row) const {
@@ -104,6 +139,7 @@ class Sorter {
   }
 
   const Ids after_steps_, after_baseline_;
+  bool are_parameters_told_ = false;
   std::unordered_map<uint64_t, const ReportRow*> parameters_;
 };
 
@@ -258,6 +294,7 @@ void add_wrapped(std::vector<std::string>& lines, const std::string& text) {
 struct Composition {
   std::array<int64_t, kParts> bytes{};
   std::array<int64_t, kParts> inferred{};
+  int64_t recomputed = 0;
   std::array<Layers, kParts> layers;
   std::array<Layers, kParts> dtypes;
   int64_t nameless = 0;
@@ -271,6 +308,7 @@ Composition compose(const DeviceReport& rows, const RunOfDevice& run) {
     const PartOfRow part = sorter.part_of(row);
     const auto index = static_cast<size_t>(part.part);
     result.bytes[index] += bytes;
+    if (row.recomputed && part.part == Part::kActivations) result.recomputed += bytes;
     if (part.inferred) result.inferred[index] += bytes;
     if (row.dtype) result.dtypes[index][dtype_name(*row.dtype)] += bytes;
     std::string layer = layer_of(row);
@@ -309,6 +347,9 @@ std::string composition_text(const Composition& composition, bool with_layers) {
                   ? " (inferred)"
                   : fmt::format(" ({} of it inferred)", readable_size(composition.inferred[i]));
     }
+    if (part == Part::kActivations && composition.recomputed > 0)
+      text +=
+          fmt::format(", of it recomputed in backward {}", readable_size(composition.recomputed));
     const bool has_layers = part == Part::kActivations || part == Part::kGradientsOfActivations;
     if (with_layers && has_layers && !composition.layers[i].empty())
       text += fmt::format(" ({})", layers_text(composition.layers[i]));
@@ -368,6 +409,11 @@ std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
   group.dtype = short_dtype(row);
   group.shape = shape_of(row);
   group.place = place_of(row);
+  if (row.storage_kind == StorageKind::kLibraryWorkspace && !row.anonymous) {
+    group.what = row.name.substr(0, row.name.find(" ("));
+    group.place.clear();  // of what needed it first
+    return "workspace " + group.what;
+  }
   if (!row.anonymous) {
     const std::string name = with_mark(row.name);
     take_number_out(group, row.name, name);
@@ -452,7 +498,11 @@ std::vector<Group> groups_of(const DeviceReport& rows, const RunOfDevice& run) {
 
 // Returns h.0…11.mlp.weight, or aten::linear [output of h.0…11.mlp, forward].
 std::string what_of(const Group& group) {
-  if (group.number_at == std::string::npos) return table_name(group.what);
+  if (group.number_at == std::string::npos) {
+    const bool is_of_handles = group.count > 1 && !group.first->anonymous &&
+                               group.first->storage_kind == StorageKind::kLibraryWorkspace;
+    return table_name(group.what + (is_of_handles ? ", one for each thread and stream" : ""));
+  }
   std::string number = std::to_string(group.first_number);
   if (group.last_number != group.first_number) number += "…" + std::to_string(group.last_number);
   std::string what = group.what;
@@ -550,6 +600,27 @@ std::string largest_text(const DeviceReport& rows, const RunOfDevice& run, size_
   return text;
 }
 
+// Returns `33.00M of workspaces (cuBLAS 32.00M, cuBLASLt 1.00M)`; empty: there are none.
+std::string workspaces_text(const DeviceReport& device) {
+  int64_t bytes = 0;
+  std::map<std::string, std::pair<int64_t, size_t>> libraries;
+  for (const ReportItem& item : device.items) {
+    if (item.kind != ReportItemKind::kLibraryWorkspace) continue;
+    auto& [its_bytes, its_count] = libraries[item.name.substr(0, item.name.find(' '))];
+    its_bytes += item.bytes;
+    its_count += item.count;
+    bytes += item.bytes;
+  }
+  if (bytes == 0) return "";
+  std::string text;
+  for (const auto& [library, its] : libraries) {
+    text += text.empty() ? "" : ", ";
+    if (its.second > 1) text += fmt::format("{} x ", its.second);
+    text += fmt::format("{} {}", library, readable_size(its.first));
+  }
+  return fmt::format("{} of workspaces ({})", readable_size(bytes), text);
+}
+
 void add_states(std::vector<std::string>& lines, const RunReport& run, const RunOfDevice& device) {
   if (device.last) {
     add_wrapped(lines, fmt::format("  after the last step ({}): {}: {}", run.steps,
@@ -564,6 +635,8 @@ void add_states(std::vector<std::string>& lines, const RunReport& run, const Run
               ? "nothing"
               : fmt::format("{}: {}", readable_size(device.end->total_bytes),
                             largest_text(*device.end, device, 3));
+  if (const std::string workspaces = workspaces_text(*device.end); !workspaces.empty())
+    text += ", and LibTorch keeps " + workspaces;
   if (device.end->unexplained_bytes.value_or(0) != 0)
     text += fmt::format("; {} unexplained: please report a bug",
                         readable_size(*device.end->unexplained_bytes));
@@ -579,6 +652,10 @@ void add_external(std::vector<std::string>& lines, const RunOfDevice& device) {
   if (device.end->shared_bytes > 0)
     text += ", of it shared memory " + readable_size(device.end->shared_bytes);
   lines.push_back(std::move(text));
+}
+
+void add_cause(std::vector<std::string>& lines, const std::string& text) {
+  if (!text.empty()) add_wrapped(lines, "  " + text);
 }
 
 // What there is to tell of a device, in the order in which it is told.
@@ -598,6 +675,9 @@ Told tell_of(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu
   if (!parts.empty()) add_wrapped(told.head, "  " + requested + parts);
   if (composition.nameless > 0)
     told.head.push_back("  without a name or a layer: " + readable_size(composition.nameless));
+  add_cause(told.head, unused_graph_text(run, device));
+  add_cause(told.head, rounds_text(run, device));
+  add_cause(told.head, cache_text(run, device));
   const std::vector<Group> groups = groups_of(device.peak, device);
   const size_t most = is_beside_gpu ? kLargestBesideGpu : kLargest;
   for (size_t i = 0; i < std::min(most, groups.size()); ++i)
@@ -682,6 +762,10 @@ std::string_view to_string(Part part) {
       return "buffers";
     case Part::kGradients:
       return "gradients";
+    case Part::kBuckets:
+      return "DDP's buckets";
+    case Part::kLeaves:
+      return "other leaves that require grad";
     case Part::kOptimizerState:
       return "optimizer state";
     case Part::kInputs:
@@ -694,6 +778,8 @@ std::string_view to_string(Part part) {
       return "optimizer's temporaries";
     case Part::kCompiled:
       return "compiled code's buffers";
+    case Part::kResults:
+      return "results outside layers";
     case Part::kWorkspaces:
       return "workspaces";
     case Part::kOther:
@@ -731,8 +817,10 @@ std::string run_summary(const RunReport& run, size_t most_lines) {
   const bool has_reads = run.reads && run.reads->count > 0;
   const bool has_files = run.unreal_files && run.unreal_files->count > 0;
   const bool has_libraries = !run.libraries.empty();
-  const size_t room =
-      most_lines - 1 - (has_reads ? 1 : 0) - (has_files ? 1 : 0) - (has_libraries ? 1 : 0);
+  std::vector<std::string> pinned;
+  if (run.pinned) add_wrapped(pinned, pinned_text(*run.pinned));
+  const size_t room = most_lines - 1 - (has_reads ? 1 : 0) - (has_files ? 1 : 0) -
+                      (has_libraries ? 1 : 0) - pinned.size();
   size_t largest = kLargest;
   while (largest > kFewRows && count_lines(devices, largest, true) > room) --largest;
   const bool with_states = count_lines(devices, largest, true) <= room;
@@ -750,6 +838,7 @@ std::string run_summary(const RunReport& run, size_t most_lines) {
     lines.resize(room);
     lines.push_back(fmt::format("… {} more lines", left_out));
   }
+  append(lines, pinned, pinned.size());
   if (has_libraries) lines.push_back(libraries_text(run.libraries));
   if (has_reads) lines.push_back(reads_text(*run.reads));
   if (has_files) lines.push_back(files_text(*run.unreal_files, run.folder));

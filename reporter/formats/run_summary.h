@@ -25,9 +25,21 @@ struct PeakFigures {
   std::optional<int64_t> capacity;
 };
 
+// LibTorch's cache when it had taken most from the driver, or a twentieth less: a tenth was free.
+struct CacheAtPeak {
+  int64_t reserved_bytes = 0;
+  int64_t allocated_bytes = 0;
+  int64_t whole_bytes = 0;  // segments of which nothing is in use
+  int64_t whole_segments = 0;
+  int64_t piece_bytes = 0;  // free beside what is in use
+  int64_t pieces = 0;
+  int64_t largest_piece = 0;
+};
+
 struct RunOfDevice {
   DeviceReport peak;  // of MemReporter::collect_peak()
   PeakFigures figures;
+  std::optional<CacheAtPeak> cache;
   int64_t peak_step = 0;  // 0: none, or after the last
   // At the ends of steps (registry/step_history.h), and now. Empty: not known.
   std::optional<DeviceReport> baseline, last, end;
@@ -47,10 +59,23 @@ struct UnrealFiles {
   std::vector<std::string> paths;  // absolute, the first ones
 };
 
+// Pinned host memory, which no device's figures include.
+struct PinnedOfRun {
+  int64_t peak_bytes = 0;  // taken from the driver
+  int64_t now_bytes = 0;
+  int64_t tensor_bytes = 0;   // of tensors that are alive now
+  int64_t rounded_bytes = 0;  // these, each rounded up to a power of two
+  size_t tensors = 0;
+};
+
 struct RunReport {
   std::string title;     // train.py ended (0) after 12.3 s (process 71, rank 0)
   std::string hint;      // what the first line ends with
   bool goes_on = false;  // it has not ended
+  // It goes on, or ended by a signal or after memory had run out.
+  bool is_partial = false;
+  bool is_python = false;
+  bool ran_backward = false;  // a backward pass, at least
   int64_t steps = 0;
   int64_t baseline_step = 0;  // 0: none
   std::vector<RunOfDevice> devices;
@@ -59,6 +84,7 @@ struct RunReport {
   std::string libraries;
   std::optional<UnrealFiles> unreal_files;  // empty: no such value was read, or nothing is known
   std::string folder;                       // paths below it are shown without it
+  std::optional<PinnedOfRun> pinned;        // empty: none was taken
 };
 
 // What the bytes of a device are for, in the order in which it is told.
@@ -66,12 +92,15 @@ enum class Part : uint8_t {
   kParameters,
   kBuffers,
   kGradients,
+  kBuckets,  // in which DistributedDataParallel gathers gradients
   kOptimizerState,
-  kInputs,
+  kInputs,  // from outside: made by no arithmetic, or read by a layer before any has made it
+  kLeaves,  // that require grad, where modules tell their parameters and these are none
   kActivations,
   kGradientsOfActivations,
   kOptimizerTemporaries,
   kCompiled,  // made by compiled code, which shows no tensor
+  kResults,   // computed, but not by a layer nor with a parameter
   kWorkspaces,
   kOther,
 };

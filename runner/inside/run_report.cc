@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <optional>
 #include <sstream>
+#include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -20,9 +23,11 @@
 #include "registry/registry.h"
 #include "registry/step_history.h"
 #include "reporter/formats/report_page.h"
+#include "reporter/formats/run_causes.h"
 #include "reporter/formats/run_summary.h"
 #include "reporter/last_out_of_memory.h"
 #include "reporter/mem_reporter.h"
+#include "runner/inside/cache_at_peak.h"
 #include "runner/inside/holders.h"
 #include "runner/inside/kept_results.h"
 #include "runner/inside/real_devices.h"
@@ -209,6 +214,13 @@ std::string title_of(const CollectedRun& run, const ProgramEnd& end) {
   return text;
 }
 
+void tell_end(CollectedRun& run, const ProgramEnd& end) {
+  run.run.title = title_of(run, end);
+  run.run.goes_on = end.goes_on();
+  run.run.is_partial =
+      end.goes_on() || end.kind == ProgramEnd::Kind::kSignal || !run.failures.empty();
+}
+
 std::string below_summary(const CollectedRun& run) {
   const std::string note = newer_libtorch_note(TORCH_VERSION);
   return run.failures + (note.empty() ? "" : note + "\n");
@@ -244,6 +256,53 @@ std::optional<UnrealFiles> unreal_files(pid_t process, bool tells) {
   return files;
 }
 
+// Names what libraries keep, which LibTorch's tables tell only now.
+void name_workspaces(std::initializer_list<Report*> reports) {
+  const std::vector<LibraryWorkspace> workspaces = library_workspaces();
+  if (workspaces.empty()) return;
+  const Snapshot now = Registry::global().snapshot();
+  std::unordered_map<uint64_t, std::string> names;
+  for (const LibraryWorkspace& workspace : workspaces) {
+    const auto* const data = reinterpret_cast<const void*>(workspace.address);
+    if (const StorageInfo* const storage = now.find_address(workspace.device, data))
+      names.emplace(storage->id, workspace.name());
+  }
+  for (Report* const report : reports) {
+    for (DeviceReport& device : report->devices) {
+      for (ReportRow& row : device.rows) {
+        const auto name = names.find(row.storage_id);
+        if (name == names.end()) continue;
+        row.storage_kind = StorageKind::kLibraryWorkspace;
+        row.anonymous = false;
+        row.name = name->second;
+      }
+    }
+  }
+}
+
+int64_t power_of_two_above(int64_t bytes) {
+  int64_t power = 1;
+  while (power < bytes) power *= 2;
+  return power;
+}
+
+std::optional<PinnedOfRun> pinned_of(const Report& end) {
+  const auto statistics = pinned_statistics();
+  if (!statistics || statistics->reserved_bytes.peak == 0) return std::nullopt;
+  PinnedOfRun pinned;
+  pinned.peak_bytes = statistics->reserved_bytes.peak;
+  pinned.now_bytes = statistics->reserved_bytes.current;
+  for (const DeviceReport& device : end.devices) {
+    for (const ReportRow& row : device.rows) {
+      if (row.kind != RowKind::kExternal || row.external != ExternalMemory::kPinned) continue;
+      ++pinned.tensors;
+      pinned.tensor_bytes += row.external_bytes;
+      pinned.rounded_bytes += power_of_two_above(row.external_bytes);
+    }
+  }
+  return pinned;
+}
+
 void collect(CollectedRun& all, const ReportOptions& options) {
   all.command = command_of(all.process.process);
   all.seconds = seconds_of(all.process.process);
@@ -255,12 +314,14 @@ void collect(CollectedRun& all, const ReportOptions& options) {
   all.last = reporter.collect_at(all.steps.last, options);
   add_holders_to(all.end);
   add_holders_to(all.last);
-  const Report baseline = reporter.collect_at(all.steps.baseline, options);
+  Report baseline = reporter.collect_at(all.steps.baseline, options);
+  name_workspaces({&all.peaks, &all.last, &baseline});
   all.run.steps = all.steps.steps;
   all.run.baseline_step = all.steps.baseline_step;
   for (const DeviceReport& peak : all.peaks.devices) {
     RunOfDevice device = with_steps(peak, all.steps, all.last, baseline);
     device.figures = peak_figures(peak.device);
+    device.cache = cache_at_peak(peak.device);
     device.end = find(all.end, peak.device);
     all.run.devices.push_back(std::move(device));
   }
@@ -270,6 +331,9 @@ void collect(CollectedRun& all, const ReportOptions& options) {
   const auto reads = virtual_gpu::zero_reads_so_far();
   if (reads.count > 0) all.run.reads = ZeroReads{reads.count, reads.first_op, reads.first_place};
   all.run.libraries = real_libraries();
+  all.run.is_python = dlsym(RTLD_DEFAULT, "Py_IsInitialized") != nullptr;
+  all.run.ran_backward = all.steps.ran_backward;
+  all.run.pinned = pinned_of(all.end);
   all.run.folder = all.process.folder;
 }
 
@@ -299,13 +363,26 @@ Json parts_json(const DeviceReport& rows, const RunOfDevice& device) {
   return parts;
 }
 
+// What rounds of the same operators have left at the end.
+Json rounds_json(const RunOfDevice& device) {
+  const std::optional<Rounds> rounds =
+      device.end ? rounds_of(*device.end, /*awaiting_backward_only=*/false) : std::nullopt;
+  if (!rounds) return nullptr;
+  return {{"count", rounds->count},
+          {"operators", rounds->operators},
+          {"bytes_each", rounds->bytes_each}};
+}
+
 Json device_json(const RunOfDevice& device) {
+  const std::optional<UnusedGraph> graph = unused_graph(device);
   return {{"device", device.peak.device.str()},
           {"gpu", device.figures.gpu},
           {"requested_peak", device.peak.total_bytes},
           {"allocated_peak", or_null(device.figures.allocated_peak)},
           {"reserved_peak", or_null(device.figures.reserved_peak)},
           {"capacity_bytes", or_null(device.figures.capacity)},
+          {"unused_graph_bytes", graph ? Json(graph->bytes) : Json(0)},
+          {"rounds", rounds_json(device)},
           {"peak_step", device.peak_step == 0 ? Json(nullptr) : Json(device.peak_step)},
           {"peak_parts", parts_json(device.peak, device)},
           {"last_step_parts", device.last ? parts_json(*device.last, device) : Json(nullptr)},
@@ -331,6 +408,14 @@ Json end_json(const ProgramEnd& end) {
           {"status", end.status ? Json(*end.status & 0xff) : Json(nullptr)},
           {"signal", end.signal.empty() ? Json(nullptr) : Json(end.signal)},
           {"details", end.details}};
+}
+
+Json pinned_json(const std::optional<PinnedOfRun>& pinned) {
+  if (!pinned) return nullptr;
+  return {{"peak_bytes", pinned->peak_bytes},
+          {"bytes", pinned->now_bytes},
+          {"tensors", pinned->tensors},
+          {"tensor_bytes", pinned->tensor_bytes}};
 }
 
 std::string json_of(const CollectedRun& all, const ProgramEnd& how) {
@@ -359,6 +444,7 @@ std::string json_of(const CollectedRun& all, const ProgramEnd& how) {
            {"steps", steps_json(all.steps)},
            {"read_as_zero", std::move(reads)},
            {"real_libraries", all.run.libraries.empty() ? Json(nullptr) : Json(all.run.libraries)},
+           {"pinned", pinned_json(all.run.pinned)},
            {"out_of_memory", all.failures}});
   text.pop_back();
   return text.append(",\"peaks\":")
@@ -434,6 +520,7 @@ std::string page_of(const CollectedRun& all) {
 
 void begin_run_report(bool names_only) {
   keep_steps();
+  keep_cache_at_peaks();
   // A Python program's variables are asked.
   if (!names_only && dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr) look_at_results();
 }
@@ -460,8 +547,7 @@ CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row, bool go
 }
 
 std::string run_report_text(CollectedRun& run, const ProgramEnd& end) {
-  run.run.title = title_of(run, end);
-  run.run.goes_on = end.goes_on();
+  tell_end(run, end);
   if (!run.process.saves_report) run.run.hint = "every row: memledger run --save-report=FILE.html";
   const std::string below = below_summary(run);
   const size_t lines = std::max(kLeastLines, kLines - std::min(kLines, count_lines(below)));
@@ -473,7 +559,7 @@ std::string run_report_text(CollectedRun& run, const ProgramEnd& end) {
 
 void write_run_report(CollectedRun& run, const ProgramEnd& end, std::string_view path,
                       std::ostream& out) {
-  run.run.title = title_of(run, end);
+  tell_end(run, end);
   const std::string ending = file_ending(path);
   if (ending == ".html" || ending == ".htm") {
     out << page_of(run);

@@ -108,6 +108,10 @@ bool contains(const std::string& text, std::string_view part) {
   return found;
 }
 
+bool is_in(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
 TEST_CASE("the first lines tell the peak, its moment and its parts, which add up") {
   const RunReport run = Training().run();
   const std::string text = run_summary(run, 40);
@@ -124,6 +128,24 @@ TEST_CASE("the first lines tell the peak, its moment and its parts, which add up
   for (const PartBytes& part : composition_of(run.devices[0].peak, run.devices[0]))
     sum += part.bytes;
   CHECK(sum == run.devices[0].peak.total_bytes);
+}
+
+TEST_CASE("inputs come from outside, what is computed of them without a layer does not") {
+  Training training;
+  training.anonymous("aten::matmul", Phase::kForward, 8 * kMiB);
+  training.anonymous("aten::matmul", Phase::kOther, kMiB);
+  for (const char* const op :
+       {"aten::new_zeros", "aten::ones_like", "aten::normal_", "aten::_to_copy"})
+    training.anonymous(op, Phase::kForward, kMiB);
+  ReportRow& leaf = training.anonymous("aten::randn", Phase::kForward, 7 * kMiB);
+  leaf.role = Role::kParameter;
+  ReportRow& bucket = training.anonymous("aten::empty", Phase::kForward, 9 * kMiB);
+  bucket.module = "DistributedDataParallel";
+  const std::string text = run_summary(training.run(), 40);
+  CHECK(contains(text, "inputs 10.00M, other leaves that require grad 7.00M"));
+  CHECK(contains(text, ", results outside layers 9.00M, "));
+  CHECK(contains(text, "DDP's buckets 9.00M, "));
+  CHECK(contains(text, "parameters 64.00M bfloat16, "));
 }
 
 TEST_CASE("the moment is that of the row that made the peak, whose number others may exceed") {
@@ -220,6 +242,133 @@ TEST_CASE("what grew between steps, and what is left") {
   RunReport on_demand = Training().run();
   on_demand.goes_on = true;
   CHECK(contains(run_summary(on_demand, 40), "  alive now: nothing\n"));
+}
+
+// A peak to which each of `rounds` adds a kept result, and a second one every other operator.
+Training rounds_of_operators(size_t rounds, bool awaits_backward) {
+  Training training;
+  for (size_t i = 0; i < rounds; ++i) {
+    ReportRow& row = training.anonymous("Gate", Phase::kForward, 40 * kMiB);
+    row.where = "serve.py:11 forward";
+    row.thread = 1;
+    row.operator_run = static_cast<uint32_t>(10 + 4 * i);
+    row.awaits_backward = awaits_backward;
+  }
+  return training;
+}
+
+TEST_CASE("a graph that nobody ran backward is told with its first line and the remedy") {
+  Training training = rounds_of_operators(3, /*awaits_backward=*/true);
+  ReportRow& scratch = training.anonymous("Gate", Phase::kForward, kMiB);
+  scratch.storage_kind = StorageKind::kScratch;
+  scratch.awaits_backward = true;
+  RunReport run = training.run();
+  CHECK(contains(run_summary(run, 40),
+                 "  120.00M that autograd recorded was never run backward, first at serve.py:11 "
+                 "forward: if it need not be,\n    put torch::NoGradGuard there\n"));
+  run.is_python = true;
+  CHECK(contains(run_summary(run, 40), "put torch.no_grad() there"));
+  // A signal may have come just before the pass.
+  run.is_partial = run.ran_backward = true;
+  CHECK(!is_in(run_summary(run, 40), "run backward"));
+  run.ran_backward = false;
+  CHECK(
+      contains(run_summary(run, 40), "  120.00M that autograd recorded was not run backward yet"));
+  const RunReport used = rounds_of_operators(3, /*awaits_backward=*/false).run();
+  CHECK(!is_in(run_summary(used, 40), "run backward"));
+  RunReport little = Training().run();
+  little.devices[0].peak.rows.front().awaits_backward = true;
+  CHECK(!is_in(run_summary(little, 40), "run backward"));
+}
+
+TEST_CASE("rounds of the same operators tell what each has left") {
+  const auto with_end = [](const Training& training) {
+    RunReport run = training.run();
+    run.baseline_step = 0;
+    run.devices[0].baseline.reset();
+    run.devices[0].end = run.devices[0].peak;
+    return run;
+  };
+  const std::string_view told =
+      "  each of 9 rounds of 4 operators left 40.00M: (20971520,) bfloat16 Gate [forward] at "
+      "serve.py:11 forward\n";
+  CHECK(contains(run_summary(with_end(rounds_of_operators(9, false)), 40), told));
+  CHECK(!is_in(run_summary(with_end(rounds_of_operators(7, false)), 40), "rounds"));
+  // Two of a kind in each round, and a number that has wrapped.
+  Training two = rounds_of_operators(0, false);
+  for (size_t i = 0; i < 20; ++i) {
+    ReportRow& row = two.anonymous("Gate", Phase::kForward, 10 * kMiB);
+    row.thread = 1;
+    row.operator_run = static_cast<uint32_t>(i / 2 * 7 + i % 2 * 3) - 8;
+  }
+  CHECK(contains(run_summary(with_end(two), 40), "each of 10 rounds of 7 operators left 20.00M"));
+  // Operators at odd distances, as of layers that differ.
+  Training odd = rounds_of_operators(0, false);
+  for (size_t i = 0; i < 20; ++i) {
+    ReportRow& row = odd.anonymous("Gate", Phase::kForward, 10 * kMiB);
+    row.thread = 1;
+    row.operator_run = static_cast<uint32_t>(i * i + 1);
+  }
+  CHECK(!is_in(run_summary(with_end(odd), 40), "rounds"));
+  // Of a peak only what waits for a backward pass: the rest may be one pass of layers.
+  RunReport peak = with_end(rounds_of_operators(9, true));
+  peak.devices[0].end.reset();
+  CHECK(contains(run_summary(peak, 40), "  at the peak each of 9 rounds of 4 operators left"));
+  peak = with_end(rounds_of_operators(9, false));
+  peak.devices[0].end.reset();
+  CHECK(!is_in(run_summary(peak, 40), "rounds"));
+}
+
+TEST_CASE("what libraries keep is named, and no row is left of it") {
+  Training training;
+  for (const char* const name :
+       {"cuBLAS workspace (stream 0)", "cuBLAS workspace (stream 0, handle 2)"}) {
+    ReportRow& row = training.named(name, Role::kTensor, "", 32 * kMiB);
+    row.storage_kind = StorageKind::kLibraryWorkspace;
+    row.shape.reset();
+    row.dtype.reset();
+  }
+  RunReport run = training.run();
+  run.devices[0].end->items = {
+      {ReportItemKind::kLibraryWorkspace, "cuBLAS workspace (stream 0)", 32 * kMiB, 1},
+      {ReportItemKind::kLibraryWorkspace, "cuBLAS workspace (stream 0, handle 2)", 32 * kMiB, 1},
+      {ReportItemKind::kLibraryWorkspace, "cuBLASLt workspace (stream 0)", kMiB, 1},
+      {ReportItemKind::kRounding, "", 512, 1}};
+  const std::string text = run_summary(run, 40);
+  CHECK(contains(text,
+                 "     64.00M  2 x 32.00M   workspace                  cuBLAS workspace, one for "
+                 "each thread and stream\n"));
+  CHECK(contains(text,
+                 "  not freed at the end: nothing, and LibTorch keeps 65.00M of workspaces (2 x "
+                 "cuBLAS 64.00M, cuBLASLt 1.00M)\n"));
+}
+
+TEST_CASE("what the cache had when most was reserved is told by what gives it back") {
+  RunReport run = Training().run();
+  run.devices[0].cache =
+      CacheAtPeak{480 * kMiB, 280 * kMiB, 120 * kMiB, 2, 80 * kMiB, 5, 30 * kMiB};
+  CHECK(contains(run_summary(run, 40),
+                 "  at 480.00M reserved, LibTorch's cache had 200.00M free, 120.00M in 2 whole "
+                 "segments that emptyCache() gives back,\n    80.00M in 5 pieces beside living "
+                 "tensors (largest 30.00M),\n    of which memledger dry-run measures what "
+                 "expandable_segments and max_split_size_mb save\n"));
+  run.devices[0].figures.reserved_peak = 600 * kMiB;  // there was more later
+  CHECK(!is_in(run_summary(run, 40), "cache had"));
+  run.devices[0].figures.reserved_peak = 500 * kMiB;
+  run.devices[0].cache->whole_bytes = run.devices[0].cache->piece_bytes = 50 * kMiB;
+  CHECK(!is_in(run_summary(run, 40), "cache had"));
+}
+
+TEST_CASE("pinned memory is told with what rounding adds") {
+  RunReport run = Training().run();
+  run.pinned = PinnedOfRun{1024 * kMiB, 1024 * kMiB, 518 * kMiB, 1024 * kMiB, 4};
+  CHECK(contains(run_summary(run, 40),
+                 "pinned host memory  peak 1.00G, 518.00M in 4 tensors; LibTorch rounds each up to "
+                 "a power of two, 1.00G\n"));
+  run.pinned = PinnedOfRun{4, 4, 4, 4, 1};
+  CHECK(!is_in(run_summary(run, 40), "pinned"));
+  run.pinned = PinnedOfRun{1024 * kMiB, 512 * kMiB, 0, 0, 0};
+  CHECK(contains(run_summary(run, 40), "pinned host memory  peak 1.00G, now 512.00M\n"));
 }
 
 TEST_CASE("however many devices, the lines are not more than asked for") {

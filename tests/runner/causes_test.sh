@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# causes_test.sh MEMLEDGER PROGRAM: causes that have a name are named on the screen of
+# `memledger run`, with figures worked out by hand, and are not where the program is mended.
+source tests/support/shell_test.sh
+memledger="$PWD/$1" program="$PWD/$2"
+cd "$TEST_TMPDIR" || exit 1
+shown_on_failure=(err)
+export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
+
+# Sentences wrap at commas: they are read on one line.
+run() {
+  "$memledger" run --virtual-gpu=h100 -- "$program" "$1" >out 2>screen
+  local status=$?
+  sed ':a;N;$!ba;s/,\n    /, /g;s/:\n    /: /g' screen >err
+  return "$status"
+}
+says() {  # MODE PATTERN
+  check "$1: the program ends" run "$1"
+  check "$1: $2" matches err "$2"
+}
+is_silent() {  # MODE PATTERN
+  check "$1: the program ends" run "$1"
+  check "$1: nothing of $2" matches_not err "$2"
+}
+
+never_run='that autograd recorded was never run backward'
+# Four layers, of each the result of linear and that of gelu: 8 x 64 MiB.
+says infer "^  512\.00M $never_run.*: if it need not be, put torch::NoGradGuard "
+is_silent fixed-infer "$never_run"
+
+# Of each block what tanh gave, 4 MiB, which its backward needs; and the last one of linear.
+says serve "^  164\.00M $never_run"
+check "serve: by rounds" matches err \
+  '^  at the peak each of 40 rounds of 3 operators left 4\.00M: \(4096, 256\) float32 aten::tanh \[layer Linear'
+is_silent fixed-serve "$never_run|rounds of"
+
+says keep '^  each of 40 rounds of 2 operators left 4\.00M: \(1024, 1024\) float32 aten::mul'
+is_silent fixed-keep 'rounds of'
+
+# 32 MiB for each thread on an H100, as LibTorch documents.
+says threads 'LibTorch keeps 96\.00M of workspaces \(3 x cuBLAS 96\.00M\)'
+check "threads: whose" matches err '96\.00M  3 x 32\.00M +workspace +cuBLAS workspace, one for each thread and stream'
+says fixed-threads 'LibTorch keeps 32\.00M of workspaces \(cuBLAS 32\.00M\)'
+
+says fragment "^  at [0-9.]+G reserved, LibTorch's cache had [0-9.]+G free, .* in [0-9]+ whole segments? that emptyCache\(\) gives back.*expandable_segments"
+is_silent fixed-fragment "LibTorch's cache had"
+
+# 1024 x 16384 floats, of linear and of gelu.
+says checkpoint 'activations 128\.00M[^,]*, of it recomputed in backward 128\.00M \(Linear 128\.00M\)'
+check "checkpoint: its rows" matches err 'aten::gelu \[layer Linear, recomputed\]'
+is_silent fixed-checkpoint 'recomputed'
+
+says pin '^pinned host memory  peak 128\.00M, 66\.00M in 2 tensors; LibTorch rounds each up to a power of two, 128\.00M$'
+says fixed-pin '^pinned host memory  peak 64\.00M, 64\.00M in 2 tensors$'
+
+finish
