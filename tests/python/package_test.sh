@@ -11,9 +11,9 @@ export MEMLEDGER_C_INTERFACE_H="$PWD/$3" MEMLEDGER_VIRTUAL_GPU_CUDNN=model PYTHO
 tests="$PWD/tests/python" root="$PWD"
 gpu=() stand_ins=()  # a torch with CUDA does not start without NVIDIA's libraries
 if [[ "${6:-}" == --cuda ]]; then
-  gpu=(--virtual-gpu=h200)
+  gpu=(--virtual-gpu=h200,count=2)  # an example of the READMEs has two
   folder="$(dirname "$(dirname "$memledger")")/virtual_gpu/virtual_gpu_libraries"
-  stand_ins=(env MEMLEDGER_VIRTUAL_GPU=h200 "LD_PRELOAD=$(sed "s,^,$folder/," "$folder/preload.txt" | paste -sd:)")
+  stand_ins=(env MEMLEDGER_VIRTUAL_GPU=h200,count=2 "LD_PRELOAD=$(sed "s,^,$folder/," "$folder/preload.txt" | paste -sd:)")
 fi
 
 find_python "$4" "$5" "$memledger" run --quiet "${gpu[@]}" --
@@ -32,6 +32,7 @@ for how in alone watched; do
   tests_of "$how: the package" "$how" package_test.py
   tests_of "$how: what it promises" "$how" promises_test.py
   tests_of "$how: the READMEs" "$how" readme_test.py
+  check "$how: what Courtesy copies is no read of the program's" test -z "$(grep "a copy of the program's own" err)"
 done
 options_of() {  # SUBCOMMAND: those that the wheel's script takes the next word for
   python3 -c 'import pathlib, sys, memledger_command
