@@ -14,7 +14,7 @@ from . import _library
 class _Scope:
     """A label that was entered, on one thread."""
 
-    def __init__(self, text: bytes, thread: "_Thread") -> None:
+    def __init__(self, text: bytes, thread: object) -> None:
         self.text = text
         self.thread = thread
         self.left = False
@@ -92,13 +92,12 @@ def _follow_asyncio() -> None:
 
 def _check_loop(caller: Any) -> None:
     loop = _running_loop()
-    if loop is None:
-        return
-    if isinstance(loop, sys.modules["asyncio.base_events"].BaseEventLoop):
+    if loop is not None and isinstance(loop, sys.modules["asyncio.base_events"].BaseEventLoop):
         _follow_asyncio()
     elif caller.f_code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        what = "none of them runs here" if loop is None else f"this is one of {type(loop).__module__}"
         raise _library.Error(
-            f"memledger: label() in a coroutine follows asyncio's own event loops, not {type(loop).__module__}: "
+            f"memledger: label() in a coroutine follows asyncio's own event loops, and {what}: "
             "put it into a function that the coroutine calls"
         )
 

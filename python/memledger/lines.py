@@ -177,52 +177,66 @@ def _recording(function: Any, profiler: Callable[[], LineProfiler], after: Calla
         after()
 
 
+_Recording = Callable[[], "contextlib.AbstractContextManager[None]"]
+
+
+def _as_function(inner: Any, recording: _Recording) -> Any:
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        with recording():
+            return inner(*arguments, **keywords)
+
+    return run
+
+
+def _as_generator(inner: Any, recording: _Recording) -> Any:
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        with recording():
+            return (yield from inner(*arguments, **keywords))
+
+    return run
+
+
+def _as_coroutine(inner: Any, recording: _Recording) -> Any:
+    async def run(*arguments: Any, **keywords: Any) -> Any:
+        with recording():
+            return await inner(*arguments, **keywords)
+
+    return run
+
+
+def _as_asynchronous_generator(inner: Any, recording: _Recording) -> Any:
+    async def run(*arguments: Any, **keywords: Any) -> Any:
+        with recording():
+            made = inner(*arguments, **keywords)
+            try:
+                value = await made.__anext__()
+                while True:
+                    try:
+                        sent = yield value
+                    except GeneratorExit:
+                        await made.aclose()
+                        raise
+                    except BaseException as error:
+                        value = await made.athrow(error)
+                    else:
+                        value = await made.asend(sent)
+            except StopAsyncIteration:
+                pass
+
+    return run
+
+
 def _profiled(function: _Function, profiler: Callable[[], LineProfiler], after: Callable[[], None]) -> _Function:
     """The function as one of the same kind. What is suspended records on, for other code runs in no line of it."""
     _code(function)
-    inner: Any = function
-
-    def recording() -> Any:
-        return _recording(function, profiler, after)
-
+    make = _as_function
     if inspect.iscoroutinefunction(function):
-
-        async def run(*arguments: Any, **keywords: Any) -> Any:
-            with recording():
-                return await inner(*arguments, **keywords)
-
+        make = _as_coroutine
     elif inspect.isasyncgenfunction(function):
-
-        async def run(*arguments: Any, **keywords: Any) -> Any:
-            with recording():
-                made = inner(*arguments, **keywords)
-                try:
-                    value = await made.__anext__()
-                    while True:
-                        try:
-                            sent = yield value
-                        except GeneratorExit:
-                            await made.aclose()
-                            raise
-                        except BaseException as error:
-                            value = await made.athrow(error)
-                        else:
-                            value = await made.asend(sent)
-                except StopAsyncIteration:
-                    pass
-
+        make = _as_asynchronous_generator
     elif inspect.isgeneratorfunction(function):
-
-        def run(*arguments: Any, **keywords: Any) -> Any:
-            with recording():
-                return (yield from inner(*arguments, **keywords))
-
-    else:
-
-        def run(*arguments: Any, **keywords: Any) -> Any:
-            with recording():
-                return inner(*arguments, **keywords)
-
+        make = _as_generator
+    run: Any = make(function, lambda: _recording(function, profiler, after))
     return functools.wraps(function)(run)  # type: ignore
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import io
 import shlex
 from typing import Any, List, Optional
 
@@ -30,7 +31,8 @@ def _parser() -> _Parser:
 
 def _word(rest: str) -> "tuple[str, str]":
     """The first word, without its quotes, and what follows it."""
-    lexer = shlex.shlex(rest, posix=True, punctuation_chars=False)
+    stream = io.StringIO(rest)
+    lexer = shlex.shlex(stream, posix=True)
     lexer.whitespace_split = True
     lexer.commenters = ""
     try:
@@ -38,7 +40,7 @@ def _word(rest: str) -> "tuple[str, str]":
     except ValueError as error:
         raise ValueError(f"mlrun: {error}: {rest}") from None
     # It has read one character past the word, a blank, or to the end.
-    return word or "", rest[lexer.instream.tell() :].lstrip()
+    return word or "", rest[stream.tell() :].lstrip()
 
 
 def _split(line: str) -> "tuple[List[str], str]":

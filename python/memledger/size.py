@@ -48,31 +48,31 @@ class ModelSize:
         return f"ModelSize(parameter_bytes={self.parameter_bytes}, intermediate_bytes={self.intermediate_bytes}, saved_bytes={self.saved_bytes})"
 
 
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
 def _copied(value: Any) -> Any:
     """The value with copies of its tensors; containers keep their types, as what a class has made of itself."""
     if isinstance(value, torch.Tensor):
         with torch.no_grad():
             return value.detach().clone().requires_grad_(value.requires_grad)
-    if isinstance(value, dict):
-        made = copy.copy(value)  # a defaultdict's constructor takes something else first
-        for key, one in value.items():
-            made[key] = _copied(one)
-        return made
     if isinstance(value, tuple):
         parts = [_copied(one) for one in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if isinstance(value, list):
-        made = copy.copy(value)
-        made[:] = [_copied(one) for one in value]
-        return made
     if isinstance(value, (set, frozenset)):
         return type(value)(_copied(one) for one in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        made = copy.copy(value)
+    # A defaultdict's constructor, for one, takes something else first.
+    made: Any = copy.copy(value) if isinstance(value, (dict, list)) or _is_dataclass(value) else value
+    if isinstance(value, dict):
+        for key, one in value.items():
+            made[key] = _copied(one)
+    elif isinstance(value, list):
+        made[:] = [_copied(one) for one in value]
+    elif _is_dataclass(value):
         for field in dataclasses.fields(value):
             object.__setattr__(made, field.name, _copied(getattr(value, field.name)))
-        return made
-    return value
+    return made
 
 
 @contextlib.contextmanager
@@ -81,7 +81,8 @@ def _random_numbers() -> Iterator[None]:
     numpy = sys.modules.get("numpy.random")
     of_python, of_numpy = random.getstate(), numpy.get_state() if numpy is not None else None
     of_cpu = torch.get_rng_state()
-    of_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    of_cuda = torch.cuda.get_rng_state_all() if has_cuda else []
     try:
         yield
     finally:

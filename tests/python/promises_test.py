@@ -136,14 +136,15 @@ class Labels(unittest.TestCase):
             with memledger.label("x"):
                 pass
 
-        asyncio._set_running_loop(Loop())
-        try:
-            with self.assertRaisesRegex(memledger.Error, "asyncio's own event loops, not .*: put it into a function"):
-                work().send(None)
-            with memledger.label("a function's"):
-                self.assertEqual(label_of_now(), "a function's")
-        finally:
-            asyncio._set_running_loop(None)
+        for loop, why in ((Loop(), "this is one of __main__"), (None, "none of them runs here")):
+            asyncio._set_running_loop(loop)
+            try:
+                with self.assertRaisesRegex(memledger.Error, f"asyncio's own event loops, and {why}: put it into"):
+                    work().send(None)
+                with memledger.label("a function's"):
+                    self.assertEqual(label_of_now(), "a function's")
+            finally:
+                asyncio._set_running_loop(None)
 
     def test_generators_that_end_in_any_order(self):
         def generator(name):
