@@ -140,9 +140,10 @@ target_include_directories(memledger_libtorch SYSTEM INTERFACE
   "${MEMLEDGER_LIBTORCH_ROOT}/include" "${MEMLEDGER_LIBTORCH_ROOT}/include/torch/csrc/api/include")
 target_compile_features(memledger_libtorch INTERFACE cxx_std_${MEMLEDGER_CXX_STANDARD})
 # torch_cpu even if no symbol needs it: operators register themselves when it is loaded. What
-# LibTorch's CUDA libraries need may be missing when a program is linked.
+# LibTorch's CUDA libraries need may be missing when a program is linked. CMake passes such flags to
+# the shell as they are.
 target_link_libraries(memledger_libtorch INTERFACE
-  "-Wl,--no-as-needed,${MEMLEDGER_LIBTORCH_ROOT}/lib/libtorch_cpu.so,${MEMLEDGER_LIBTORCH_ROOT}/lib/libc10.so,--as-needed"
+  "-Wl,--no-as-needed,\"${MEMLEDGER_LIBTORCH_ROOT}/lib/libtorch_cpu.so\",\"${MEMLEDGER_LIBTORCH_ROOT}/lib/libc10.so\",--as-needed"
   Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(memledger_libtorch INTERFACE
   "-Wl,--allow-shlib-undefined"

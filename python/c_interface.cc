@@ -610,7 +610,8 @@ char* memledger_lines_text(const memledger_lines* lines, const char* format, con
     } else if (wanted == "json") {
       check(lines->profiler.write_json(out, names));
     } else if (wanted == "html") {
-      check(lines->profiler.write_html(out, names));
+      check(lines->profiler.write_html(
+          out, names, absl::StrSplit(text_or_empty(function), '\n', absl::SkipEmpty())));
     } else {
       refuse("format", wanted, "text, json and html");
     }

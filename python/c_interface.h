@@ -198,8 +198,8 @@ char* memledger_lines_add_function(memledger_lines* lines, const char* name, con
 char* memledger_lines_enable(memledger_lines* lines);
 char* memledger_lines_disable(memledger_lines* lines);
 char* memledger_lines_clear(memledger_lines* lines);
-/* Formats: text, json, html. `function`: only those of that name; "": all. `columns`: one per line;
- * "": the default ones. */
+/* Formats: text, json, html. `function`: only those of that name, in html of those names, one per
+ * line; "": all. `columns`: one per line; "": the default ones. */
 char* memledger_lines_text(const memledger_lines* lines, const char* format, const char* function,
                            const char* columns, char** text);
 void memledger_lines_free(memledger_lines* lines);

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import List, NoReturn, Optional
+from typing import List, NoReturn, Optional, Set
 
 _ASK_TORCH = """
 import importlib.metadata, importlib.util, pathlib
@@ -73,11 +73,43 @@ def _leave_own_environment() -> None:
     os.environ["PATH"] = os.pathsep.join(folder for folder in folders if os.path.realpath(folder or ".") != own)
 
 
-def _program(arguments: List[str]) -> List[str]:
-    """The program's words: those behind `--`, or from the first that is no option on."""
-    if "--" in arguments:
-        return arguments[arguments.index("--") + 1 :]
-    return [word for word in arguments[1:] if not word.startswith("-")]
+def _with_values(command: pathlib.Path, subcommand: str) -> Set[str]:
+    """The options whose value may be the next word, as the command's help tells: `-f, --function=FUNCTION`."""
+    try:
+        answer = subprocess.run([str(command), subcommand, "--help"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return set()
+    names: Set[str] = set()
+    for line in answer.stdout.decode("utf-8", "replace").splitlines():
+        found = re.match(r"  (-[^=\s]+(?:, -[^=\s]+)*)=", line)
+        if found:
+            names.update(name.strip() for name in found[1].split(",") if not name.endswith("["))
+    return names
+
+
+def _takes_next_word(option: str, with_values: Set[str]) -> bool:
+    """Whether it does: `--log`, `-f` and `-qf`, not `--log=x` and `-fx`."""
+    if option.startswith("--"):
+        return option in with_values
+    for i, letter in enumerate(option[1:], 2):
+        if "-" + letter in with_values:
+            return i == len(option)
+    return False
+
+
+def _program(arguments: List[str], command: pathlib.Path) -> List[str]:
+    """The program's words: those behind `--`, or from the first that is neither an option nor an option's value."""
+    with_values = _with_values(command, arguments[0])
+    words = iter(range(1, len(arguments)))
+    for i in words:
+        word = arguments[i]
+        if word == "--":
+            return arguments[i + 1 :]
+        if not word.startswith("-"):
+            return arguments[i:]
+        if _takes_next_word(word, with_values):
+            next(words, None)
+    return []
 
 
 def _fail(sentence: str) -> NoReturn:
@@ -94,7 +126,7 @@ def main() -> NoReturn:
     release = newest
     if arguments and arguments[0] in _RUNS_PROGRAM:
         _leave_own_environment()
-        python = _python_of(_program(arguments))
+        python = _python_of(_program(arguments, commands[newest]))
         asked = _release_of_python(python)
         if asked is not None and asked not in commands:
             there = ", ".join(commands)

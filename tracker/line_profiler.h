@@ -95,14 +95,16 @@ class LineProfiler {
   // Returns what was recorded so far, of all functions.
   LineProfile profile() const;
   // Write profile(), display() to standard output. `columns` are names (tracker/line_table.h), none
-  // for the default ones; `function` limits the text to functions of that name. Return
-  // InvalidArgument for a wrong column, and NotFound for a function that was not added.
+  // for the default ones; `function` limits the text to functions of that name, and `functions` the
+  // page to those names. Return InvalidArgument for a wrong column, and NotFound for a function
+  // that was not added.
   absl::Status display(const std::string& function = "",
                        const std::vector<std::string>& columns = {}) const;
   absl::Status print_stats(std::ostream& out, const std::vector<std::string>& columns = {},
                            const std::string& function = "") const;
   absl::Status write_json(std::ostream& out, const std::vector<std::string>& columns = {}) const;
-  absl::Status write_html(std::ostream& out, const std::vector<std::string>& columns = {}) const;
+  absl::Status write_html(std::ostream& out, const std::vector<std::string>& columns = {},
+                          const std::vector<std::string>& functions = {}) const;
 
   // Returns who was alive when active_bytes.all peaked in that line. Returns FailedPrecondition
   // without LineProfilerOptions::who_was_alive, NotFound if nothing was seen in that line,

@@ -12,9 +12,10 @@ Nothing here keeps a tensor of the program's alive. Errors are ``memledger.Error
 """
 
 from ._library import Error, LIBRARY_PATH, built_for_torch, __version__
-from .counters import Counters, counters, label, reset_peak
+from .counters import Counters, counters, reset_peak
 from .courtesy import Courtesy
 from .graph import SavedTensor, SavedTensors, get_tensors_saved_for_backward, memory_for_backward, saved_for_backward
+from .labels import label
 from .lines import LineProfiler, clear_global_line_profiler, profile, profile_every, set_target_gpu
 from .magics import load_ipython_extension, unload_ipython_extension
 from .predicting import Prediction, predict

@@ -1,10 +1,15 @@
 """libmemledger.so: which one, its functions, and what their errors become."""
 
 import ctypes
+import dataclasses
 import gc
+import operator
 import os
 import pathlib
 import re
+import sys
+import threading
+import weakref
 from typing import Any, List, Optional, TypeVar
 
 try:
@@ -72,6 +77,13 @@ def _load() -> "tuple[ctypes.PyDLL, str]":
         raise ImportError(
             f"{path} has version {interface()} of the C interface, and this memledger package needs {INTERFACE}: "
             "install both from one release"
+        )
+    library.memledger_built_for.restype = ctypes.c_char_p
+    built_for = library.memledger_built_for().decode()
+    if built_for != _release_of_torch():
+        raise ImportError(
+            f"{path} was built for torch {built_for}, and this is torch {torch.__version__}: "
+            "use a memledger that was built for it"
         )
     return library, path
 
@@ -247,8 +259,12 @@ def _taken(address: Any) -> str:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls a function that returns an error's text."""
-    error = _functions[name](*arguments)
+    """Calls a function that returns an error's text. Holds the lock of the handle that comes first."""
+    if arguments and isinstance(arguments[0], Handle):
+        with arguments[0].lock:
+            error = _functions[name](*arguments)
+    else:
+        error = _functions[name](*arguments)
     if error:
         raise Error(_taken(error))
 
@@ -272,13 +288,56 @@ def plain(name: str, *arguments: Any) -> Any:
     return _functions[name](*arguments)
 
 
-def encode(text: Optional[str]) -> Optional[bytes]:
+def encode(text: Optional[str], what: str = "a name") -> Optional[bytes]:
+    """The text in UTF-8. Raises TypeError for what is no text, and ValueError for a zero byte in it."""
     if text is None:
         return None
-    encoded = os.fspath(text).encode("utf-8", "surrogateescape")
+    if not isinstance(text, str):
+        raise TypeError(f"memledger: {what} is text, not {_kind(text)}")
+    encoded = text.encode("utf-8", "surrogateescape")
     if b"\0" in encoded:
         raise ValueError(f"memledger: there is a zero byte in {text!r}")
     return encoded
+
+
+def encode_path(path: Any, what: str = "the path") -> Optional[bytes]:
+    """The same of a path: text, bytes or a pathlib.Path."""
+    if path is None:
+        return None
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"memledger: {what} is a path, not {_kind(path)}")
+    return encode(os.fsdecode(path), what)
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def integer(value: Any, what: str, bits: int = 32, least: Optional[int] = None) -> int:
+    """An integer of so many bits in C++, `least` or more. Raises TypeError and ValueError."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"memledger: {what} is an integer, not {_kind(value)}") from None
+    largest = (1 << (bits - 1)) - 1
+    smallest = -largest - 1 if least is None else least
+    if not smallest <= number <= largest:
+        raise ValueError(f"memledger: {what} is {number}; it is from {smallest} to {largest}")
+    return number
+
+
+def write(text: str, stream: Any = None) -> None:
+    """Writes to the stream, by default to standard output. What its encoding lacks is written as `?`, and `…` as
+    three points."""
+    stream = sys.stdout if stream is None else stream
+    if stream is None:  # a program without a console
+        return
+    try:
+        stream.write(text)
+    except UnicodeEncodeError as error:
+        plain_text = text.replace("…", "...").replace("×", "x").replace("µ", "u")
+        stream.write(plain_text.encode(error.encoding, "replace").decode(error.encoding))
 
 
 class OfThisProcess:
@@ -304,13 +363,20 @@ _Same = TypeVar("_Same", bound=OfThisProcess)
 
 
 class Handle(OfThisProcess):
-    """What a `memledger_…_new` has made, until the last reference to it goes."""
+    """What a `memledger_…_new` has made, until the last reference to it goes. Its lock is held by each call with it,
+    and by who needs several calls to be one."""
 
     def __init__(self, kind: str, *arguments: Any) -> None:
+        self._make(kind, kind + "_new", *arguments)
+
+    def _make(self, kind: str, function: str, *arguments: Any) -> None:
         self.kind = kind
         self.address: Optional[int] = None
+        # Re-entrant: the collector may run a finalizer that uses the same handle.
+        self.lock = threading.RLock()
+        _handles.add(self)
         out = ctypes.c_void_p()
-        call(kind + "_new", *arguments, ctypes.byref(out))
+        call(function, *arguments, ctypes.byref(out))
         self.address = out.value
 
     def free(self) -> None:
@@ -329,6 +395,19 @@ class Handle(OfThisProcess):
         return self.address
 
 
+_handles: "weakref.WeakSet[Handle]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A thread that held a lock is not in the child."""
+    for handle in list(_handles):
+        handle.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def address_of(tensor: Any, what: str = "a tensor") -> int:
     """The address of a tensor's TensorImpl, for a call that the tensor lives through."""
     if not isinstance(tensor, torch.Tensor):
@@ -343,19 +422,28 @@ def addresses_of(tensors: Any, what: str = "a tensor") -> "tuple[Any, int]":
 
 
 def device_text(device: Any) -> Optional[bytes]:
-    """A torch.device, its text, or the number of a GPU."""
+    """A torch.device, its text, or the number of a GPU. Raises ValueError for a device that torch does not see."""
     if device is None:
         return None
-    if isinstance(device, int):
-        return f"cuda:{device}".encode()
     try:
-        return str(torch.device(device)).encode()
+        if isinstance(device, (str, torch.device)):
+            meant = torch.device(device)
+        else:
+            meant = torch.device(f"cuda:{integer(device, 'the number of a GPU', bits=8, least=0)}")
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"memledger: {device!r} is no device: {error}") from None
+        raise ValueError(f"memledger: {device!r} is no device: {str(error).splitlines()[0]}") from None
+    if meant.type == "meta":
+        raise ValueError("memledger: the device `meta` has no memory")
+    # Without any GPU cuda:0 has nothing: a program for both needs no branch.
+    if meant.type == "cuda" and (meant.index or 0) >= max(torch.cuda.device_count(), 1):
+        raise ValueError(f"memledger: there is no {meant}; CUDA devices that torch sees: {torch.cuda.device_count()}")
+    if meant.type == "cpu" and (meant.index or 0) > 0:
+        raise ValueError(f"memledger: there is no {meant}: the CPU is cpu")
+    return str(meant).encode()
 
 
 def tensors_in(value: Any) -> List[Any]:
-    """The tensors in nested lists, tuples, dicts and objects such as Hugging Face's outputs."""
+    """The tensors in nested lists, tuples, sets, dicts, dataclasses and objects such as Hugging Face's outputs."""
     found: List[Any] = []
     seen = set()
     stack = [value]
@@ -363,13 +451,17 @@ def tensors_in(value: Any) -> List[Any]:
         one = stack.pop()
         if isinstance(one, torch.Tensor):
             found.append(one)
-        elif isinstance(one, (list, tuple, set, frozenset, dict)) or hasattr(one, "__dataclass_fields__"):
-            if id(one) in seen:
-                continue
+            continue
+        if isinstance(one, dict):
+            parts: Any = one.values()
+        elif isinstance(one, (list, tuple, set, frozenset)):
+            parts = one
+        elif dataclasses.is_dataclass(one) and not isinstance(one, type):
+            parts = [getattr(one, field.name, None) for field in dataclasses.fields(one)]
+        else:
+            continue
+        if id(one) not in seen:
             seen.add(id(one))
-            parts = one.values() if isinstance(one, dict) else one
-            if not isinstance(one, (list, tuple, set, frozenset, dict)):
-                parts = vars(one).values()
             stack.extend(reversed(list(parts)))
     return found
 

@@ -1,12 +1,13 @@
 """Python's modules, as C++ sees them for the length of a call."""
 
 import contextlib
+import os
 import weakref
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
-from ._library import Handle, OfThisProcess, call, encode, plain
+from ._library import Error, Handle, OfThisProcess, call, encode, plain
 
 _PARAMETER, _BUFFER = 0, 1
 _PLAIN = (torch.nn.Parameter, torch.Tensor)
@@ -82,47 +83,85 @@ class Mirror(OfThisProcess):
 
 
 class Registered(OfThisProcess):
-    """The modules and optimizers that a reporter or tracker was given. Names are read anew at each use."""
+    """The modules and optimizers that a reporter or tracker was given. Names are read anew at each use. Thread-safe by
+    the handle's lock."""
 
     def __init__(self, kind: str, handle: Handle) -> None:
         self._kind = kind
         self._handle = handle
-        self._mirrors: Dict[str, Mirror] = {}
+        self._mirrors: List[Tuple[str, Mirror]] = []
         self._optimizers: List["weakref.ref[torch.optim.Optimizer]"] = []
         self._states: Dict[str, Tuple["weakref.ref[torch.Tensor]", "weakref.ref[torch.optim.Optimizer]"]] = {}
+        self._named_by = 0  # the process in which C++ has the names now
 
     def add_module(self, prefix: str, module: torch.nn.Module) -> None:
-        self._mirrors[prefix] = Mirror(module)
-        with self.named():
-            pass  # bad names are refused now
+        encode(prefix, "a prefix")
+        added = (prefix, Mirror(module))
+        with self._handle.lock:
+            self._mirrors.append(added)
+            try:
+                with self.named():
+                    pass  # bad names are refused now
+            except BaseException:
+                self._mirrors.remove(added)
+                raise
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"memledger: a {type(optimizer).__name__} is no torch.optim.Optimizer")
-        self._optimizers.append(weakref.ref(optimizer))
+        with self._handle.lock:
+            if not any(one() is optimizer for one in self._optimizers):
+                self._optimizers.append(weakref.ref(optimizer))
 
-    def remove_module(self, prefix: str) -> bool:
-        return self._mirrors.pop(prefix, None) is not None
+    def remove(self, what: Any) -> None:
+        """Forgets a module's prefix, a tensor's name, or an optimizer."""
+        with self._handle.lock:
+            if isinstance(what, torch.optim.Optimizer):
+                self._remove_optimizer(what)
+                return
+            name = encode(what)
+            others = [one for one in self._mirrors if one[0] != what]
+            if len(others) == len(self._mirrors):
+                call(self._kind + "_remove", self._handle, name)
+            self._mirrors = others
 
-    def remove_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizers = [one for one in self._optimizers if one() is not None and one() is not optimizer]
+    def _remove_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        left = [one for one in self._optimizers if one() is not None and one() is not optimizer]
+        if not any(one() is optimizer for one in self._optimizers):
+            raise Error(f"memledger: this {type(optimizer).__name__} was not added")
+        self._optimizers = left
         for name in [name for name, (_, owner) in self._states.items() if owner() is optimizer]:
             if self._states.pop(name)[0]() is not None:
                 call(self._kind + "_remove", self._handle, encode(name))
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """While it is open, C++ knows the names, and holds the tensors."""
-        self._add_states()
-        with contextlib.ExitStack() as stack:
-            for prefix, mirror in list(self._mirrors.items()):
-                if not stack.enter_context(mirror.filled()):
-                    del self._mirrors[prefix]
-                    continue
-                name = encode(prefix)
-                call(self._kind + "_add_module", self._handle, name, mirror.handle)
+        """While it is open, C++ knows the names, and holds the tensors. Other threads wait; what this thread does
+        meanwhile, as the collector may run a finalizer, has the names as well."""
+        with self._handle.lock:
+            process = os.getpid()
+            if self._named_by == process:
+                yield
+                return
+            self._add_states()
+            with contextlib.ExitStack() as stack:
+                self._named_by = process
+                stack.callback(setattr, self, "_named_by", 0)
+                self._name(stack)
+                yield
+
+    def _name(self, stack: contextlib.ExitStack) -> None:
+        given = set()
+        for one in list(self._mirrors):
+            prefix, mirror = one
+            if not stack.enter_context(mirror.filled()):
+                self._mirrors.remove(one)
+                continue
+            name = encode(prefix)
+            call(self._kind + "_add_module", self._handle, name, mirror.handle)
+            if prefix not in given:  # several may have it
+                given.add(prefix)
                 stack.callback(call, self._kind + "_remove", self._handle, name)
-            yield
 
     def _add_states(self) -> None:
         """Names what the optimizers have now."""
@@ -131,7 +170,7 @@ class Registered(OfThisProcess):
             return
         self._states = {name: known for name, known in self._states.items() if known[0]() is not None}
         names: Dict[int, str] = {}
-        for prefix, mirror in self._mirrors.items():
+        for prefix, mirror in self._mirrors:
             module = mirror.module()
             for path, named in module.named_parameters() if module is not None else ():
                 names.setdefault(id(named), f"{prefix}.{path}" if prefix else path)

@@ -1,9 +1,8 @@
-"""What a device holds, and labels."""
+"""What a device holds."""
 
-import contextlib
 import ctypes
 import dataclasses
-from typing import Any, Iterator
+from typing import Any
 
 from . import _library
 
@@ -32,14 +31,3 @@ def counters(device: Any = None) -> Counters:
 def reset_peak(device: Any = None) -> None:
     """Counts memledger's own peaks of a device anew. LibTorch's statistics stay."""
     _library.call("reset_peak", _library.device_text(device))
-
-
-@contextlib.contextmanager
-def label(text: str) -> Iterator[None]:
-    """Labels what this thread makes inside; labels nest: ``epoch 3/encoder``."""
-    entered = ctypes.c_void_p()
-    _library.call("enter_label", _library.encode(text), ctypes.byref(entered))
-    try:
-        yield
-    finally:
-        _library.plain("leave_label", entered)

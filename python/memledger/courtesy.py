@@ -1,7 +1,8 @@
 """Courtesy: GPU memory lent back for a while."""
 
 import ctypes
-from typing import Any, Optional
+import os
+from typing import Any, Optional, Union
 
 import torch
 
@@ -28,15 +29,15 @@ class Courtesy(_library.OfThisProcess):
         model: Optional[torch.nn.Module] = None,
         *,
         place: str = "pageable",
-        folder: str = "",
+        folder: Union[str, "os.PathLike[str]"] = "",
         device: Any = None,
         workspaces: Optional[bool] = None,
     ) -> None:
         options = _library.CourtesyOptions(
-            _library.encode(place),
-            _library.encode(folder),
+            _library.encode(place, "place"),
+            _library.encode_path(folder, "the folder"),
             _library.device_text(device),
-            -1 if workspaces is None else int(workspaces),
+            -1 if workspaces is None else int(bool(workspaces)),
         )
         self._handle = _library.Handle("courtesy", ctypes.byref(options))
         if model is not None:
@@ -51,12 +52,16 @@ class Courtesy(_library.OfThisProcess):
 
     def add_module(self, module: torch.nn.Module) -> "Courtesy":
         """Adds a module's parameters and buffers."""
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(f"memledger: a {type(module).__name__} is no torch.nn.Module")
         for tensor in [*module.parameters(), *module.buffers()]:
             self.add_tensor(tensor)
         return self
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> "Courtesy":
         """Adds the optimizer's parameters, and the state that it has now."""
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"memledger: a {type(optimizer).__name__} is no torch.optim.Optimizer")
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self.add_tensor(parameter)

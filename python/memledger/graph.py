@@ -98,10 +98,7 @@ class SavedTensors(_library.OfThisProcess):
 
 class _SavedHandle(_library.Handle):
     def __init__(self, function: str, *arguments: Any) -> None:
-        self.kind, self.address = "saved", None
-        out = ctypes.c_void_p()
-        _library.call(function, *arguments, ctypes.byref(out))
-        self.address = out.value
+        self._make("saved", function, *arguments)
 
 
 def saved_for_backward(

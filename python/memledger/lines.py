@@ -1,11 +1,13 @@
 """LineProfiler, profile and profile_every: which line of a function makes the memory grow."""
 
 import atexit
+import contextlib
 import functools
 import html
 import inspect
+import itertools
 import sys
-from typing import Any, Callable, Iterable, List, Optional, Sequence, TextIO, TypeVar, Union, overload
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, TextIO, TypeVar, Union, overload
 
 from . import _library
 
@@ -35,6 +37,13 @@ def _name(function: Any) -> str:
     return str(_plain(function).__qualname__).replace("<locals>.", "")
 
 
+def _code(function: Any) -> Any:
+    code = getattr(_plain(function), "__code__", None)
+    if code is None:
+        raise TypeError(f"memledger: {function!r} is no Python function: its lines cannot be profiled")
+    return code
+
+
 class LineProfiler(_library.OfThisProcess):
     """Profiles Python functions line by line: the highest figures of the device while each line ran.
 
@@ -60,9 +69,7 @@ class LineProfiler(_library.OfThisProcess):
     def add_function(self, function: Callable[..., Any]) -> "LineProfiler":
         """Adds a function, method or decorated function."""
         plain = _plain(function)
-        code = getattr(plain, "__code__", None)
-        if code is None:
-            raise TypeError(f"memledger: {function!r} is no Python function: its lines cannot be profiled")
+        code = _code(function)
         if code in self._functions:
             return self
         try:
@@ -70,16 +77,19 @@ class LineProfiler(_library.OfThisProcess):
         except (OSError, TypeError):
             last = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
             source, first = [""] * (last - code.co_firstlineno + 1), code.co_firstlineno
-        _library.call(
-            "lines_add_function",
-            self._handle,
-            _library.encode(_name(plain)),
-            _library.encode(code.co_name),
-            _library.encode(code.co_filename),
-            max(first, 1),
-            _library.encode("".join(source).rstrip("\n")),
-        )
-        self._functions.append(code)
+        with self._handle.lock:
+            if code in self._functions:
+                return self
+            _library.call(
+                "lines_add_function",
+                self._handle,
+                _library.encode(_name(plain)),
+                _library.encode(code.co_name),
+                _library.encode(code.co_filename),
+                max(first, 1),
+                _library.encode("".join(source).rstrip("\n"), "the source"),
+            )
+            self._functions.append(code)
         return self
 
     def enable(self) -> None:
@@ -113,47 +123,121 @@ class LineProfiler(_library.OfThisProcess):
 
     def print_stats(self, func: _Which = None, columns: Iterable[str] = (), stream: Optional[TextIO] = None) -> None:
         """Writes the tables to a stream."""
-        print(self._text("text", func, columns), end="", file=stream or sys.stdout)
+        _library.write(self._text("text", func, columns), stream)
 
     def to_json(self, columns: Iterable[str] = ()) -> str:
         return self._text("json", None, columns)
 
     def to_html(self, func: _Which = None, columns: Iterable[str] = ()) -> str:
+        """Returns one page with the tables of all functions, or of those that are named."""
         return self._text("html", func, columns)
 
     def _text(self, form: str, func: _Which, columns: Iterable[str]) -> str:
         wanted = [func] if func is None or isinstance(func, str) or callable(func) else list(func)
         names = ["" if one is None else one if isinstance(one, str) else _name(one) for one in wanted]
-        if isinstance(columns, str):
-            columns = [columns]
-        chosen = _library.encode("\n".join(columns))
+        if form == "html":
+            names = ["\n".join(names)]  # one page
+        chosen = _columns(columns)
         return "".join(
             _library.ask("lines_text", self._handle, form.encode(), _library.encode(name), chosen) for name in names
         )
+
+
+def _columns(columns: Iterable[str]) -> Optional[bytes]:
+    return _library.encode("\n".join([columns] if isinstance(columns, str) else columns), "a column")
 
 
 _global_profiler: Optional[LineProfiler] = None
 _global_columns: Sequence[str] = ()
 
 
+def _print_at_ease(profiler: LineProfiler, columns: Iterable[str]) -> None:
+    """Prints the tables; if that fails, says so. The program's own result must not be lost by it."""
+    try:
+        profiler.print_stats(columns=columns)
+    except Exception as error:
+        with contextlib.suppress(Exception):
+            _library.write(f"memledger: the line profile could not be printed: {error}\n", sys.stderr)
+
+
 def _print_global() -> None:
     if _global_profiler is not None and _global_profiler._functions:
-        _global_profiler.print_stats(columns=_global_columns)
+        _print_at_ease(_global_profiler, _global_columns)
+
+
+@contextlib.contextmanager
+def _recording(function: Any, profiler: Callable[[], LineProfiler], after: Callable[[], None]) -> Iterator[None]:
+    now = profiler()
+    now.add_function(function)
+    now.enable()
+    try:
+        yield
+    finally:
+        now.disable()
+        after()
+
+
+_Recording = Callable[[], "contextlib.AbstractContextManager[None]"]
+
+
+def _as_function(inner: Any, recording: _Recording) -> Any:
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        with recording():
+            return inner(*arguments, **keywords)
+
+    return run
+
+
+def _as_generator(inner: Any, recording: _Recording) -> Any:
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        with recording():
+            return (yield from inner(*arguments, **keywords))
+
+    return run
+
+
+def _as_coroutine(inner: Any, recording: _Recording) -> Any:
+    async def run(*arguments: Any, **keywords: Any) -> Any:
+        with recording():
+            return await inner(*arguments, **keywords)
+
+    return run
+
+
+def _as_asynchronous_generator(inner: Any, recording: _Recording) -> Any:
+    async def run(*arguments: Any, **keywords: Any) -> Any:
+        with recording():
+            made = inner(*arguments, **keywords)
+            try:
+                value = await made.__anext__()
+                while True:
+                    try:
+                        sent = yield value
+                    except GeneratorExit:
+                        await made.aclose()
+                        raise
+                    except BaseException as error:
+                        value = await made.athrow(error)
+                    else:
+                        value = await made.asend(sent)
+            except StopAsyncIteration:
+                pass
+
+    return run
 
 
 def _profiled(function: _Function, profiler: Callable[[], LineProfiler], after: Callable[[], None]) -> _Function:
-    @functools.wraps(function)
-    def run(*arguments: Any, **keywords: Any) -> Any:
-        now = profiler()
-        now.add_function(function)
-        now.enable()
-        try:
-            return function(*arguments, **keywords)
-        finally:
-            now.disable()
-            after()
-
-    return run  # type: ignore
+    """The function as one of the same kind. What is suspended records on, for other code runs in no line of it."""
+    _code(function)
+    make = _as_function
+    if inspect.iscoroutinefunction(function):
+        make = _as_coroutine
+    elif inspect.isasyncgenfunction(function):
+        make = _as_asynchronous_generator
+    elif inspect.isgeneratorfunction(function):
+        make = _as_generator
+    run: Any = make(function, lambda: _recording(function, profiler, after))
+    return functools.wraps(function)(run)  # type: ignore
 
 
 @overload
@@ -171,7 +255,9 @@ def profile(func: Optional[_Function] = None, columns: Sequence[str] = ()) -> An
         return functools.partial(profile, columns=columns)
     global _global_columns
     if columns:
-        _global_columns = tuple(columns)
+        columns = (columns,) if isinstance(columns, str) else tuple(columns)
+        LineProfiler()._text("text", None, columns)  # wrong columns are refused now
+        _global_columns = columns
 
     def profiler() -> LineProfiler:
         global _global_profiler
@@ -185,20 +271,21 @@ def profile(func: Optional[_Function] = None, columns: Sequence[str] = ()) -> An
 
 def profile_every(output_interval: int = 1, enable: bool = True, columns: Sequence[str] = ()) -> Callable[[_Function], _Function]:
     """A decorator: profiles the function, and prints its table every so many runs."""
-    if output_interval < 1:
-        raise ValueError(f"memledger: profile_every({output_interval}): the interval is a number of runs, 1 or more")
+    interval = _library.integer(output_interval, "the interval of profile_every()", bits=64)
+    if interval < 1:
+        raise ValueError(f"memledger: profile_every({interval}): the interval is a number of runs, 1 or more")
+    columns = [columns] if isinstance(columns, str) else list(columns)
+    LineProfiler()._text("text", None, columns)  # wrong columns are refused now
 
     def decorate(function: _Function) -> _Function:
         if not enable:
             return function
         profiler = LineProfiler()
-        runs = 0
+        runs = itertools.count(1)
 
         def after() -> None:
-            nonlocal runs
-            runs += 1
-            if runs % output_interval == 0:
-                profiler.print_stats(columns=columns)
+            if next(runs) % interval == 0:
+                _print_at_ease(profiler, columns)
 
         return _profiled(function, lambda: profiler, after)
 

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import io
 import shlex
 from typing import Any, List, Optional
 
@@ -28,18 +29,32 @@ def _parser() -> _Parser:
     return parser
 
 
+def _word(rest: str) -> "tuple[str, str]":
+    """The first word, without its quotes, and what follows it."""
+    stream = io.StringIO(rest)
+    lexer = shlex.shlex(stream, posix=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        word = lexer.get_token()
+    except ValueError as error:
+        raise ValueError(f"mlrun: {error}: {rest}") from None
+    # It has read one character past the word, a blank, or to the end.
+    return word or "", rest[stream.tell() :].lstrip()
+
+
 def _split(line: str) -> "tuple[List[str], str]":
     """What stands before the statement, and the statement as it was written."""
     options, rest = [], line.strip()
     with_value = {"-f", "--function", "-c", "--column", "-g", "--gpu", "-T", "--dump_profile"}
     while rest.startswith("-"):
-        word, _, rest = rest.partition(" ")
-        rest = rest.lstrip()
+        word, rest = _word(rest)
+        if word == "--":
+            break
         options.append(word)
         if word in with_value:
-            value, _, rest = rest.partition(" ")
-            rest = rest.lstrip()
-            options.append(shlex.split(value)[0] if value else "")
+            value, rest = _word(rest)
+            options[-1:] = [f"{word}={value}" if word.startswith("--") else word + value] if value else [word]
     return options, rest
 
 

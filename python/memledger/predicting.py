@@ -46,6 +46,8 @@ def predict(
     For programs under ``memledger run --virtual-gpu=…``. Starts the program anew, some times, and runs the step there
     once it has come to this call: so it has to come here the same way each time. This process does not run the step.
     """
+    if not callable(step):
+        raise TypeError(f"memledger: the step is a {type(step).__name__}, and cannot be called")
     caller = sys._getframe(1)
     failure = None
 
@@ -60,10 +62,15 @@ def predict(
             return ctypes.addressof(failure)
 
     options = _library.PredictOptions(
-        _library.encode(gpu), -1 if capacity_bytes is None else capacity_bytes, least_runs, most_runs, timeout_s
+        _library.encode(gpu, "a GPU"),
+        -1 if capacity_bytes is None else _library.integer(capacity_bytes, "capacity_bytes", bits=64, least=0),
+        _library.integer(least_runs, "least_runs"),
+        _library.integer(most_runs, "most_runs"),
+        _library.integer(timeout_s, "timeout_s"),
     )
     # Standard output that waits in Python's buffer would come twice.
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     return Prediction(
         *_library.ask_two(
             "predict",

@@ -1,7 +1,7 @@
 """MemoryProfiler: what each iteration of a training loop takes."""
 
-import sys
-from typing import Any, Optional, TextIO
+import os
+from typing import Any, Optional, TextIO, Union
 
 import torch
 
@@ -19,7 +19,8 @@ class MemoryProfiler(_library.OfThisProcess):
         profiler.epoch_end()
 
     The CSV is in ``csv_folder``, with exact bytes. ``device``: that of the first parameter. Holds nothing alive.
-    ``copy.deepcopy`` gives the same profiler; it cannot be pickled.
+    ``copy.deepcopy`` gives the same profiler; it cannot be pickled. Thread-safe: methods wait for each
+    other.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class MemoryProfiler(_library.OfThisProcess):
         csv: bool = False,
         *,
         device: Any = None,
-        csv_folder: str = "memory_csv_data",
+        csv_folder: Union[str, "os.PathLike[str]"] = "memory_csv_data",
         file: Optional[TextIO] = None,
     ) -> None:
         self._mirror = Mirror(model)
@@ -38,9 +39,9 @@ class MemoryProfiler(_library.OfThisProcess):
             self._handle = _library.Handle(
                 "profiler",
                 self._mirror.handle,
-                int(print_period),
+                _library.integer(print_period, "print_period"),
                 bool(csv),
-                _library.encode(csv_folder),
+                _library.encode_path(csv_folder, "csv_folder"),
                 _library.device_text(device),
             )
 
@@ -57,10 +58,10 @@ class MemoryProfiler(_library.OfThisProcess):
         return _library.ask("profiler_csv_path", self._handle)
 
     def _print(self, function: str) -> None:
-        with self._mirror.filled():
+        with self._handle.lock, self._mirror.filled():
             text = _library.ask(function, self._handle)
         if text:
-            print(text, end="", file=self._file or sys.stdout)
+            _library.write(text, self._file)
 
 
 memory_profiler = MemoryProfiler

@@ -1,7 +1,6 @@
 """MemReporter: who holds the memory."""
 
 import ctypes
-import sys
 from typing import Any, Optional, TextIO
 
 import torch
@@ -18,7 +17,8 @@ class MemReporter(_library.OfThisProcess):
         reporter.add_optimizer(optimizer).report(verbose=True)
 
     Holds nothing alive: names end with their modules and tensors. Methods raise ``memledger.Error``. ``copy.deepcopy``
-    of one, or of a model that has one, gives the same reporter; it cannot be pickled.
+    of one, or of a model that has one, gives the same reporter; it cannot be pickled. Thread-safe: methods wait for each
+    other.
     """
 
     def __init__(self, model: Optional[torch.nn.Module] = None) -> None:
@@ -54,10 +54,7 @@ class MemReporter(_library.OfThisProcess):
 
     def remove(self, what: Any) -> "MemReporter":
         """Forgets a module's prefix, a tensor's name, or an optimizer."""
-        if isinstance(what, torch.optim.Optimizer):
-            self._registered.remove_optimizer(what)
-        elif not self._registered.remove_module(what):
-            _library.call("reporter_remove", self._handle, _library.encode(what))
+        self._registered.remove(what)
         return self
 
     def report(
@@ -68,14 +65,19 @@ class MemReporter(_library.OfThisProcess):
         file: Optional[TextIO] = None,
         max_rows: Optional[int] = None,
         sort: str = "bytes",
-        group: str = "alike",
+        group: Optional[str] = None,
     ) -> None:
-        """Prints a table of each device, or of one. ``verbose``: all rows, and who shares which storage."""
-        print(self._text("text", verbose, device, max_rows, sort, group), end="", file=file or sys.stdout)
+        """Prints a table of each device, or of one. ``verbose``: all rows, each storage by itself, and who shares which.
+        ``sort``: bytes, size, name or birth. ``group``: alike, the default without ``verbose``, nothing, role, module or
+        operator."""
+        if group is None:
+            group = "nothing" if verbose else "alike"
+        _library.write(self._text("text", verbose, device, max_rows, sort, group), file)
 
     def report_peak(self, device: Any = None, verbose: bool = False, *, file: Optional[TextIO] = None) -> None:
         """Prints who was alive when the device's bytes were highest."""
-        print(self._text("text", verbose, device, None, "bytes", "alike", of_peak=True), end="", file=file or sys.stdout)
+        group = "nothing" if verbose else "alike"
+        _library.write(self._text("text", verbose, device, None, "bytes", group, of_peak=True), file)
 
     def to_json(self, device: Any = None) -> str:
         """Returns the report as docs/formats.md describes it, with every row."""
@@ -109,9 +111,9 @@ class MemReporter(_library.OfThisProcess):
         options = _library.ReportOptions(
             bool(verbose),
             _library.device_text(device),
-            -1 if max_rows is None else max_rows,
-            _library.encode(sort),
-            _library.encode(group),
+            -1 if max_rows is None else _library.integer(max_rows, "max_rows", bits=64, least=0),
+            _library.encode(sort, "sort"),
+            _library.encode(group, "group"),
             of_peak,
         )
         with self._registered.named():

@@ -1,8 +1,9 @@
 """MemTracker: what changed between two lines."""
 
 import ctypes
+import os
 import sys
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
@@ -20,13 +21,14 @@ class MemTracker(_library.OfThisProcess):
 
     ``detail=False`` writes the ``At`` lines only. ``path`` is the folder of the log. ``device``: a torch.device, its
     text, or a GPU's number; by default cuda:0 if there is one, else the CPU. Holds nothing alive. ``copy.deepcopy`` of one, or of
-    a model that has one, gives the same tracker with the same log; it cannot be pickled.
+    a model that has one, gives the same tracker with the same log; it cannot be pickled. Thread-safe: methods wait for
+    each other.
     """
 
     def __init__(
         self,
         detail: bool = True,
-        path: str = "",
+        path: Union[str, "os.PathLike[str]"] = "",
         verbose: bool = False,
         device: Any = None,
         *,
@@ -39,8 +41,8 @@ class MemTracker(_library.OfThisProcess):
             bool(verbose),
             bool(colons),
             bool(echo),
-            _library.encode(path),
-            _library.encode(file_name),
+            _library.encode_path(path),
+            _library.encode_path(file_name, "the file's name"),
             _library.device_text(device),
         )
         self._handle = _library.Handle("tracker", ctypes.byref(options))
@@ -63,10 +65,7 @@ class MemTracker(_library.OfThisProcess):
 
     def remove(self, what: Any) -> "MemTracker":
         """Forgets a module's prefix, a tensor's name, or an optimizer."""
-        if isinstance(what, torch.optim.Optimizer):
-            self._registered.remove_optimizer(what)
-        elif not self._registered.remove_module(what):
-            _library.call("tracker_remove", self._handle, _library.encode(what))
+        self._registered.remove(what)
         return self
 
     def track(self, label: str = "") -> str:
@@ -77,7 +76,7 @@ class MemTracker(_library.OfThisProcess):
             return _library.ask_two(
                 "tracker_track",
                 self._handle,
-                _library.encode(label),
+                _library.encode(label, "a label"),
                 _library.encode(code.co_filename),
                 _library.encode(code.co_name),
                 caller.f_lineno,
@@ -95,14 +94,14 @@ class MemTracker(_library.OfThisProcess):
         _library.call("tracker_clear_cache", self._handle)
 
     def print_all_gpu_tensor(self, file: Optional[Any] = None) -> None:
-        """Prints one line per live storage of the device, oldest first; to a path or a stream."""
+        """Prints one line per live storage of the device, oldest first; to a stream, or appends them to a file."""
         with self._registered.named():
             text = _library.ask("tracker_tensors", self._handle)
-        if isinstance(file, str):
+        if isinstance(file, (str, bytes, os.PathLike)):
             with open(file, "a", encoding="utf-8") as opened:
                 opened.write(text)
         else:
-            print(text, end="", file=file or sys.stdout)
+            _library.write(text, file)
 
     def get_tensor_usage(self) -> float:
         """Returns MiB of live tensors on the device; NaN: unknown."""

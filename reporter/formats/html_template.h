@@ -13,7 +13,7 @@ constexpr char kPageHead[] = R"html(<!DOCTYPE html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
 <title>memledger report</title>
 <style>
-:root { --back: #fff; --text: #1c2128; --faint: #667; --line: #d8dce2; --tile: #f4f6f8; --mark: #fff3c4; }
+:root { color-scheme: light dark; --back: #fff; --text: #1c2128; --faint: #667; --line: #d8dce2; --tile: #f4f6f8; --mark: #fff3c4; }
 @media (prefers-color-scheme: dark) {
   :root { --back: #14171b; --text: #e4e7eb; --faint: #99a3ad; --line: #333a42; --tile: #1e2329; --mark: #4a3f12; }
 }
@@ -157,8 +157,14 @@ function drawMap() {
       one.title = block.use + ', ' + cell.name + ': ' + size(cell.bytes) + ' in ' + cell.count + (cell.count === 1 ? ' storage' : ' storages');
       if (!cell.rest) {
         one.tabIndex = 0;
+        one.setAttribute('role', 'button');
+        one.setAttribute('aria-label', one.title);
         one.onclick = () => { only = { use: block.use, module: cell.name }; refresh(); };
-        one.onkeydown = event => { if (event.key === 'Enter') one.onclick(); };
+        one.onkeydown = event => {
+          if (event.key !== 'Enter' && event.key !== ' ') return;
+          event.preventDefault();  // Space would scroll
+          one.onclick();
+        };
       }
       box.append(one);
     });
@@ -178,6 +184,7 @@ const columns = [
 ];
 
 function drawHead() {
+  const focused = [...$('head').children].indexOf(document.activeElement);
   $('head').replaceChildren(...columns.map(([title, field]) => {
     const button = make('button', field === ROW.bytes ? 'number' : '', title + (field === sortBy ? (ascending ? ' ▲' : ' ▼') : ''));
     button.setAttribute('role', 'columnheader');
@@ -189,6 +196,7 @@ function drawHead() {
     };
     return button;
   }));
+  if (focused >= 0) $('head').children[focused].focus({ preventScroll: true });
 }
 
 // What is worked out of a row is kept, as there may be a hundred thousand of them.

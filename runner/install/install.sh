@@ -78,11 +78,14 @@ fi
 
 # shellcheck source=/dev/null
 source "$files/runner/install/versions.sh"
+libtorch_cflags=' -isystem "${libtorch}/include" -isystem "${libtorch}/include/torch/csrc/api/include"'
+libtorch_libs=' -L"${libtorch}/lib" -Wl,--no-as-needed -ltorch_cpu -Wl,--as-needed -lc10 -Wl,-rpath,"${libtorch}/lib"'
 fill_in() {  # TEMPLATE DESTINATION
   local filled
   filled="$(mktemp)"
   sed -e "s|@VERSION@|$MEMLEDGER_VERSION|g" -e "s|@LIBTORCH@|$MEMLEDGER_LIBTORCH|g" \
-      -e "s|@LIBTORCH_VERSION@|$MEMLEDGER_LIBTORCH_VERSION|g" -e "s|@PREFIX@|$prefix|g" \
+      -e "s|@LIBTORCH_VERSION@|$MEMLEDGER_LIBTORCH_VERSION|g" \
+      -e "s|@LIBTORCH_CFLAGS@|$libtorch_cflags|g" -e "s|@LIBTORCH_LIBS@|$libtorch_libs|g" \
       -e "s|@CXX_STANDARD@|$MEMLEDGER_CXX_STANDARD|g" "$1" > "$filled"
   put "$filled" "$2"
   rm -f "$filled"

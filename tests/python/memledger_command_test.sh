@@ -14,7 +14,11 @@ cp "$script" wheel/memledger_command.py
 
 command_of() {  # RELEASE
   mkdir -p "wheel/memledger/lib/$1/bin"
-  printf '#!/bin/sh\necho "%s: $*"\n' "$1" >"wheel/memledger/lib/$1/bin/memledger"
+  {
+    echo '#!/bin/sh'
+    echo '[ "$2" = --help ] && exec cat help'
+    printf 'echo "%s: $*"\n' "$1"
+  } >"wheel/memledger/lib/$1/bin/memledger"
   chmod +x "wheel/memledger/lib/$1/bin/memledger"
 }
 python_with() {  # FOLDER TORCH: a python3 whose torch is this; empty: none
@@ -35,6 +39,16 @@ run . --version
 check "no command in the wheel: status" equal $? 2
 check "no command in the wheel: told" has err "memledger: this wheel has no command in it"
 
+cat >help <<'EOF'
+Options:
+  -h, --help                  Print this help.
+  --virtual-gpu=GPU[:MEMORY][+GPU…][,count=N]
+                              Use virtual GPUs instead of real ones.
+  --log=FOLDER                Write reports to files in FOLDER.
+  -q, --quiet                 Print no report on standard error.
+  --report[=full]             Print the tables behind the summary as well.
+  -f, --function=FUNCTION     Profile the memory of each line of FUNCTION.
+EOF
 # In the order of numbers, not of letters.
 for release in 2.9 2.10 2.11; do command_of $release; done
 python_with old 2.9.1

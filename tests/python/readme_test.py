@@ -117,6 +117,100 @@ memledger.clear_global_line_profiler()
         self.assertRegex(text, r"4\.00M.*net1 = ")
         self.assertRegex(text, r"8\.0.M.*net3 = ")
 
+    @unittest.skipUnless(torch.cuda.device_count() > 1, "the example has two GPUs")
+    def test_two_gpus(self):
+        text = run(
+            """
+import torch
+from pytorch_memlab import profile, set_target_gpu
+@profile
+def func():
+    net1 = torch.nn.Linear(1024, 1024).cuda(0)
+    set_target_gpu(1)
+    net2 = torch.nn.Linear(1024, 1024).cuda(1)
+    set_target_gpu(0)
+    net3 = torch.nn.Linear(1024, 1024).cuda(0)
+
+func()
+import memledger.lines
+memledger.lines._print_global()
+memledger.clear_global_line_profiler()
+"""
+        )
+        # What the examples before have left: libraries' workspaces.
+        before = float(re.search(r"([0-9.]+)[BM] .*@profile", text)[1])
+        for net, peak in (("net1", before + 4), ("net2", 4), ("net3", before + 8)):
+            self.assertAlmostEqual(float(re.search(rf"([0-9.]+)M .*    {net} = ", text)[1]), peak, delta=0.02, msg=text)
+
+    def test_profile_every_mixed_with_profile(self):
+        text = run(
+            """
+import torch
+from pytorch_memlab import profile, profile_every
+@profile
+def inner():
+    return torch.nn.Linear(10, 10).cuda()
+@profile_every(1)
+def func():
+    return inner()
+func()
+func()
+import memledger.lines
+memledger.lines._print_global()
+memledger.clear_global_line_profiler()
+"""
+        )
+        self.assertEqual((text.count("## func"), text.count("## inner")), (2, 1))
+
+    def test_columns(self):
+        text = run(
+            """
+import torch
+from pytorch_memlab import LineProfiler
+def outer():
+    torch.nn.Linear(100, 100).cuda()
+with LineProfiler(outer) as prof:
+    outer()
+prof.display(columns=['active_bytes.all.current', 'allocation.all.allocated'])
+"""
+        )
+        self.assertRegex(text, r"active_bytes +allocation +line +code")
+
+    def shell(self):
+        try:
+            from IPython.core.interactiveshell import InteractiveShell
+        except ImportError:
+            self.skipTest("no IPython here")
+        shell = InteractiveShell.instance()
+        shell.run_line_magic("load_ext", "pytorch_memlab")
+        return shell
+
+    def test_magics(self):
+        shell = self.shell()
+        here = "" if GPU else ".cpu()"
+        last = 1 if torch.cuda.device_count() > 1 else 0
+        cell = f"""import torch
+from pytorch_memlab import profile, set_target_gpu
+def func():
+    net1 = torch.nn.Linear(1024, 1024).cuda(0)
+    set_target_gpu({last})
+    net2 = torch.nn.Linear(1024, 1024).cuda({last})
+    set_target_gpu(0)
+    net3 = torch.nn.Linear(1024, 1024).cuda(0)
+"""
+        if not GPU:
+            cell = re.sub(r"\.cuda\(\d\)", here, cell).replace("set_target_gpu(0)", "set_target_gpu('cpu')")
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            shell.run_cell("%%mlrun -f func\n" + cell)
+            shell.run_cell(
+                "import torch\nfrom pytorch_memlab import profile, set_target_gpu\ndef func(input_size):\n"
+                f"    net1 = torch.nn.Linear(input_size, 1024){'.cuda(0)' if GPU else ''}\n%mlrun -f func func(2048)"
+            )
+        first, second = out.getvalue().split("## ")[1:]
+        self.assertIn("net3 = ", first)  # the cell makes the function, and calls it nowhere
+        self.assertRegex(second, r"8\.0.M .*    net1 = torch.nn.Linear\(input_size, 1024\)")
+
     def test_minimal(self):
         text = run(
             """
@@ -214,7 +308,10 @@ reporter.report(verbose=True)
         else:
             self.assertIn(("weight_hh_l0", "(4096, 1024)", "16.00M"), before)
             self.assertIn(("weight_hh_l0.grad", "(4096, 1024)", "16.00M"), after)
-        self.assertIn(("(10, 10, 1024)", "400.00K"), [row[1:] for row in after])
+        # Each tensor has a row: input and output, two states.
+        sizes = [row[1:] for row in after if row[0].startswith("Tensor")]
+        self.assertEqual(sizes.count(("(10, 10, 1024)", "400.00K")), 2, after)
+        self.assertGreaterEqual(sizes.count(("(1, 10, 1024)", "40.00K")), 2, after)
 
     def test_buffers_of_c(self):
         text = run(

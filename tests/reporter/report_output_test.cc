@@ -415,6 +415,13 @@ assert workspace['storage_kind'] == 'library_workspace' and workspace['where'] =
     CHECK_FALSE(contains(page, "http:"));
     CHECK_FALSE(contains(page, "https:"));
     CHECK_FALSE(contains(page, "innerHTML"));
+    // The browser's own parts, such as scroll bars, go with the theme.
+    CHECK(contains(page, "color-scheme: light dark;"));
+    // A cell of the map is a button, to the keyboard as well.
+    CHECK(contains(page, "one.setAttribute('role', 'button');"));
+    CHECK(contains(page, "event.key !== 'Enter' && event.key !== ' '"));
+    // Sorting leaves the focus in its column.
+    CHECK(contains(page, "children[focused].focus("));
     const std::string program = R"py(
 import html.parser, json, sys
 class Page(html.parser.HTMLParser):

@@ -49,6 +49,21 @@ cmake --build build >build.log 2>&1 || fail "building with CMake" build.log
 ./build/ten_lines >out 2>err || fail "running" out err
 grep -q '(0.00B unexplained)' out || fail "the report" out err
 
+# LibTorch in a path with a space.
+cat >small.cc <<'END'
+#include <registry/registry.h>
+int main() { return memledger::Registry::global().activate().ok() ? 0 : 1; }
+END
+libtorch="$(sed -n 's/^set(MEMLEDGER_LIBTORCH "\([^"]*\)".*/\1/p' "$prefix/lib/cmake/memledger/memledgerConfig.cmake")"
+mkdir "lib torch" small && ln -s "$libtorch"/* "lib torch/" && cp small.cc small/main.cpp && cp project/CMakeLists.txt small/
+cmake -S small -B build_space -DCMAKE_PREFIX_PATH="$prefix" -DLIBTORCH="$PWD/lib torch" >cmake.log 2>&1 || fail "cmake with a space" cmake.log
+cmake --build build_space >build.log 2>&1 || fail "building with a space" build.log
+./build_space/ten_lines || fail "running with a space"
+
+# Abseil as the project's own targets, as FetchContent makes them, where the system has one, too.
+sed -i 's/^find_package/add_library(absl_status INTERFACE)\nadd_library(absl::status ALIAS absl_status)\nfind_package/' small/CMakeLists.txt
+cmake -S small -B build_absl -DCMAKE_PREFIX_PATH="$prefix" >cmake.log 2>&1 || fail "cmake with an Abseil of the project's" cmake.log
+
 # memledger::autostart: no line of memledger's in the program.
 mkdir autostart && cat >autostart/main.cpp <<'END'
 #include <iostream>
@@ -118,14 +133,14 @@ END
   env -u RUNFILES_DIR -u TEST_SRCDIR ./build_fits/fits >out 2>err || fail "a step fits on a virtual GPU" out err
 fi
 
-export PKG_CONFIG_PATH="$prefix/lib/pkgconfig"
-pkg-config --exists memledger || fail "pkg-config does not know memledger"
-cat >small.cc <<'END'
-#include <registry/registry.h>
-int main() { return memledger::Registry::global().activate().ok() ? 0 : 1; }
-END
+# Where it was installed, and moved elsewhere.
 standard="$(sed -n 's/.*cxx_std_\([0-9]*\).*/\1/p' "$prefix/lib/cmake/memledger/memledgerConfig.cmake")"
-read -r -a flags < <(pkg-config --cflags --libs memledger)
-"${CXX:-c++}" "-std=c++$standard" small.cc -o small "${flags[@]}" >build.log 2>&1 || fail "building with pkg-config" build.log
-./small || fail "running what pkg-config built"
+for place in "$prefix" "$PWD/moved"; do
+  [[ "$place" == "$prefix" ]] || mv "$prefix" "$place" || fail "moving"
+  export PKG_CONFIG_PATH="$place/lib/pkgconfig"
+  pkg-config --exists memledger || fail "pkg-config does not know memledger"
+  rm -f small_program
+  eval "${CXX:-c++} -std=c++$standard small.cc -o small_program $(pkg-config --cflags --libs memledger)" >build.log 2>&1 || fail "building with pkg-config" build.log
+  ./small_program || fail "running what pkg-config built"
+done
 echo "installed, built and run in $prefix"

@@ -9,6 +9,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/COW.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 #include <unistd.h>
@@ -31,6 +32,8 @@
 #include "tracker/courtesy/storage_access.h"
 #include "tracker/courtesy/yielded_bytes.h"
 #include "tracker/device_cache.h"
+
+extern "C" __attribute__((weak)) int memledger_note_own_copies(int are_own);
 
 namespace memledger {
 namespace {
@@ -154,6 +157,28 @@ class ProgressReporter {
   CourtesyProgress progress_;
   bool to_terminal_ = false;
   bool printed_ = false;
+};
+
+// Keeps copies from being told as reads of the program's, where a virtual GPU tells of them
+// (virtual_gpu/values/size_reads.h).
+class OwnCopies {
+ public:
+  OwnCopies() : before_(note(1)) {}
+  ~OwnCopies() { note(before_); }
+  OwnCopies(const OwnCopies&) = delete;
+  OwnCopies& operator=(const OwnCopies&) = delete;
+
+ private:
+  static int note(int are_own) {
+    // In the same library, or in the one that `memledger run` has brought in.
+    static const auto function =
+        memledger_note_own_copies != nullptr
+            ? &memledger_note_own_copies
+            : reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "memledger_note_own_copies"));
+    return function == nullptr ? 0 : function(are_own);
+  }
+
+  const int before_;
 };
 
 // Copies between a device's memory and where the bytes are kept.
@@ -541,6 +566,7 @@ absl::Status Courtesy::yield_memory() {
   if (const absl::Status status = state_->check(); !status.ok()) return status;
   const at::NoGradGuard no_grad;
   const at::DisableRecordFunctionGuard unobserved;
+  const OwnCopies own;
   absl::StatusOr<YieldedBytes> place = state_->make_place();
   if (!place.ok()) return place.status();
   state_->release_workspaces();
@@ -576,6 +602,7 @@ absl::Status Courtesy::restore() {
   if (state_->trips.empty()) return absl::OkStatus();
   const at::NoGradGuard no_grad;
   const at::DisableRecordFunctionGuard unobserved;
+  const OwnCopies own;
   ProgressReporter reporter(state_->options, /*restoring=*/true, yielded_bytes());
   absl::Status status;
   for (State::Trip& trip : state_->trips) {

@@ -496,22 +496,40 @@ absl::Status LineProfiler::display(const std::string& function,
   return print_stats(std::cout, columns, function);
 }
 
+namespace {
+
+// Leaves the tables of these functions; all where none is named.
+absl::Status keep_functions(LineProfile& profile, const std::vector<std::string>& functions) {
+  if (functions.empty()) return absl::OkStatus();
+  const auto is_one = [](const LineTable& table, const std::string& function) {
+    return is_named(table.function, function) ||
+           ToldFunction{table.function, "", table.file}.is_named(function);
+  };
+  for (const std::string& function : functions) {
+    const auto is_this = [&](const LineTable& table) { return is_one(table, function); };
+    if (std::none_of(profile.tables.begin(), profile.tables.end(), is_this))
+      return absl::NotFoundError(
+          fmt::format("memledger: `{}` is not a function that is profiled", function));
+  }
+  const auto is_other = [&](const LineTable& table) {
+    return std::none_of(functions.begin(), functions.end(),
+                        [&](const std::string& function) { return is_one(table, function); });
+  };
+  profile.tables.erase(std::remove_if(profile.tables.begin(), profile.tables.end(), is_other),
+                       profile.tables.end());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status LineProfiler::print_stats(std::ostream& out, const std::vector<std::string>& columns,
                                        const std::string& function) const {
   const auto parsed = parse_line_columns(columns);
   if (!parsed.ok()) return parsed.status();
   LineProfile profile = this->profile();
-  if (!function.empty()) {
-    const auto is_other = [&](const LineTable& table) {
-      return !is_named(table.function, function) &&
-             !ToldFunction{table.function, "", table.file}.is_named(function);
-    };
-    profile.tables.erase(std::remove_if(profile.tables.begin(), profile.tables.end(), is_other),
-                         profile.tables.end());
-    if (profile.tables.empty())
-      return absl::NotFoundError(
-          fmt::format("memledger: `{}` is not a function that is profiled", function));
-  }
+  std::vector<std::string> functions;
+  if (!function.empty()) functions.push_back(function);
+  if (absl::Status status = keep_functions(profile, functions); !status.ok()) return status;
   write_text(out, profile, *parsed);
   out.flush();
   return absl::OkStatus();
@@ -525,11 +543,13 @@ absl::Status LineProfiler::write_json(std::ostream& out,
   return absl::OkStatus();
 }
 
-absl::Status LineProfiler::write_html(std::ostream& out,
-                                      const std::vector<std::string>& columns) const {
+absl::Status LineProfiler::write_html(std::ostream& out, const std::vector<std::string>& columns,
+                                      const std::vector<std::string>& functions) const {
   const auto parsed = parse_line_columns(columns);
   if (!parsed.ok()) return parsed.status();
-  memledger::write_html(out, profile(), *parsed);
+  LineProfile profile = this->profile();
+  if (absl::Status status = keep_functions(profile, functions); !status.ok()) return status;
+  memledger::write_html(out, profile, *parsed);
   return absl::OkStatus();
 }
 

@@ -847,6 +847,10 @@ __attribute__((constructor(105))) void begin() {
 
 }  // namespace
 
+int memledger_note_own_copies(int are_own) {
+  return std::exchange(running_ops.is_asking, are_own != 0) ? 1 : 0;
+}
+
 std::optional<SizeLoop> found_size_loop() { return LoopWatch::get().found(); }
 
 void forget_size_loops() { LoopWatch::get().forget(); }

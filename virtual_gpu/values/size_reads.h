@@ -20,6 +20,10 @@
 
 namespace memledger::virtual_gpu {
 
+// Says whether this thread's copies to the host are memledger's own from now on, and so no reads
+// of the program's. Returns what was said before.
+extern "C" __attribute__((visibility("default"))) int memledger_note_own_copies(int are_own);
+
 enum class ReadKind : uint8_t {
   kAssumedSize,    // the policy's
   kUnboundedSize,  // no largest size follows from the shapes: one was taken that may be too small
