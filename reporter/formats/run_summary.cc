@@ -395,17 +395,6 @@ std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
   return "made " + made_by + '\n' + group.place + '\n' + group.shape + '\n' + group.dtype;
 }
 
-// Returns kept[…] of kept[3].
-std::string without_indices(std::string text) {
-  for (size_t begin = text.find('['); begin != std::string::npos; begin = text.find('[', begin)) {
-    const size_t end = text.find(']', begin);
-    if (end == std::string::npos) break;
-    text.replace(begin + 1, end - begin - 1, "…");
-    begin += 1;
-  }
-  return text;
-}
-
 void add_holder(Group& group, const std::string& held_by) {
   if (held_by.empty() || held_by == group.held_by) return;
   if (group.held_by.empty()) {
@@ -568,6 +557,7 @@ void add_states(std::vector<std::string>& lines, const RunReport& run, const Run
     text += fmt::format("; {} unexplained: please report a bug",
                         readable_size(*device.end->unexplained_bytes));
   add_wrapped(lines, text);
+  for (const std::string& advice : device.advice) add_wrapped(lines, "    " + advice);
 }
 
 // Named tensors on memory that is not LibTorch's, such as a mapped checkpoint.
@@ -655,6 +645,16 @@ void append(std::vector<std::string>& lines, const std::vector<std::string>& mor
 }
 
 }  // namespace
+
+std::string without_indices(std::string text) {
+  for (size_t begin = text.find('['); begin != std::string::npos; begin = text.find('[', begin)) {
+    const size_t end = text.find(']', begin);
+    if (end == std::string::npos) break;
+    text.replace(begin + 1, end - begin - 1, "…");
+    begin += 1;
+  }
+  return text;
+}
 
 std::vector<GroupedRows> grouped_rows(const DeviceReport& rows, const RunOfDevice& run) {
   std::vector<GroupedRows> result;

@@ -31,6 +31,7 @@ struct RunOfDevice {
   int64_t peak_step = 0;  // 0: none, or after the last
   // At the ends of steps (registry/step_history.h), and now. Empty: not known.
   std::optional<DeviceReport> baseline, last, end;
+  std::vector<std::string> advice;  // what would free the most of what is alive at the end
 };
 
 // Values that only a device has and that the program read as zero.
@@ -107,6 +108,9 @@ struct GroupedRows {
 };
 // Returns all rows with bytes, the largest groups first. Cost grows with rows.
 std::vector<GroupedRows> grouped_rows(const DeviceReport& rows, const RunOfDevice& run);
+
+// Returns kept[…] of kept[3].
+std::string without_indices(std::string text);
 
 // Returns at most so many lines, each ended: with many devices fewer of each. Cost grows with rows.
 std::string run_summary(const RunReport& run, size_t most_lines);

@@ -22,7 +22,10 @@
 namespace memledger::inside {
 namespace {
 
-constexpr char kSource[] =
+constexpr char kHolders[] =
+#include "runner/inside/python_holders.py"
+    ;
+constexpr char kNames[] =
 #include "runner/inside/python_names.py"
     ;
 constexpr char kModule[] = "_memledger";
@@ -68,10 +71,17 @@ void add_state(const char* optimizer, void* parameter, const char* slot, void* s
   const Borrowed borrowed(state);
   ToldNames::global().add_state(optimizer, *owner, slot, *borrowed);
 }
-void add_python_holder(const char* name, void* tensor) {
+uint64_t look_at_tensor(void* tensor, int key) {
   const Borrowed borrowed(tensor);
-  add_holder(name, *borrowed);
+  return look_at(*borrowed, key);
 }
+int is_storage_missing(uint64_t storage) { return is_missing(storage) ? 1 : 0; }
+void add_found_holder(uint64_t storage, int how, const char* text, const char* about) {
+  add_found(storage, static_cast<HeldBy>(how), text, about);
+}
+uint64_t saved_storage(int number) { return saved_in_graph(number).storage; }
+int saved_by(int number) { return saved_in_graph(number).root; }
+const char* saved_slot(int number) { return saved_in_graph(number).slot.c_str(); }
 // Labels of the calling thread, which nest.
 std::vector<std::unique_ptr<ScopedLabel>>& labels() {
   static thread_local std::vector<std::unique_ptr<ScopedLabel>> labels;
@@ -131,12 +141,17 @@ int run_source(void* /*unused*/) {
         "ADDRESSES={" + entry("add_module", &add_module) + entry("add_part", &add_part) +
         entry("add_tensor", &add_tensor) + entry("end_module", &end_module) +
         entry("add_trained", &add_trained) + entry("add_gradient", &add_gradient) +
-        entry("add_state", &add_state) + entry("add_holder", &add_python_holder) +
+        entry("add_state", &add_state) + entry("begin_search", &begin_search) +
+        entry("look_at", &look_at_tensor) + entry("is_missing", &is_storage_missing) +
+        entry("count_missing", &count_missing) +
+        entry("add_found", &add_found_holder) + entry("find_in_graphs", &find_in_graphs) +
+        entry("saved_storage", &saved_storage) + entry("saved_by", &saved_by) +
+        entry("saved_slot", &saved_slot) + entry("end_search", &end_search) +
         entry("begin_label", &begin_label) + entry("end_label", &end_label) +
         entry("begin_lines", &begin_lines) + entry("add_function", &add_function) +
         entry("has_function", &has_function) + entry("add_near", &add_near) +
         entry("program_ends", &program_ends) + "}\nPROFILED=" + profiled_python_names() + "\n" +
-        kSource;
+        kHolders + kNames;
     Object* const module = add_python_module(kModule);  // borrowed
     if (module != nullptr) {
       if (Object* const code = compile(source.c_str(), "<memledger>", kFileInput)) {

@@ -262,6 +262,7 @@ void collect(CollectedRun& all, const ReportOptions& options) {
     RunOfDevice device = with_steps(peak, all.steps, all.last, baseline);
     device.figures = peak_figures(peak.device);
     device.end = find(all.end, peak.device);
+    if (device.end) device.advice = advice_on_holders(*device.end);
     all.run.devices.push_back(std::move(device));
   }
   // What trains first: the GPUs, then the CPU.
