@@ -60,6 +60,7 @@ struct RunReport {
   std::string libraries;
   std::optional<UnrealFiles> unreal_files;  // empty: no such value was read, or nothing is known
   std::string folder;                       // paths below it are shown without it
+  bool holders_unknown = false;  // of a Python program, whose objects could not be looked at
 };
 
 // What the bytes of a device are for, in the order in which it is told.
@@ -108,6 +109,12 @@ struct GroupedRows {
 };
 // Returns all rows with bytes, the largest groups first. Cost grows with rows.
 std::vector<GroupedRows> grouped_rows(const DeviceReport& rows, const RunOfDevice& run);
+
+// Returns the largest groups of rows, and who holds them: `1.50G aten::linear [forward], held by …`.
+std::string largest_rows(const DeviceReport& rows, const RunOfDevice& run, size_t most);
+
+// Adds the text, broken into lines after commas; those after the first are indented.
+void add_wrapped(std::vector<std::string>& lines, const std::string& text);
 
 // Returns kept[…] of kept[3].
 std::string without_indices(std::string text);

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -58,6 +59,12 @@ struct Sought : Held {
   std::unordered_set<const c10::TensorImpl*> tensors;
   std::unordered_set<int> keys;
 
+  // A variable beside the graph is worth telling.
+  bool is_explained() const {
+    return std::any_of(holders.begin(), holders.end(), [](const Holder& one) {
+      return one.how != HeldBy::kVariable;
+    });
+  }
   bool is_missing() const { return is_large && holders.empty(); }
 };
 
@@ -77,6 +84,7 @@ struct Search {
 struct Holders {
   ForkSafeMutex lock;
   HeldById all;  // guarded by it
+  std::atomic<bool> looked_up{false};
 };
 
 Holders& holders() {
@@ -210,7 +218,9 @@ void look_into_graphs(Search& search) {
     const auto found = search.sought.find(row.storage_id);
     const int root = roots.key_of(row);
     // A result that its own node has saved.
-    if (found == search.sought.end() || root < 0 || found->second.keys.count(root) > 0) continue;
+    if (found == search.sought.end() || root < 0 || found->second.keys.count(root) > 0 ||
+        found->second.is_explained())
+      continue;
     if (search.told.insert(row.storage_id).second)
       search.saved.push_back({row.storage_id, root, row.node + "." + row.slot});
   }
@@ -250,7 +260,7 @@ std::string advice_text(HeldBy how, const std::string& about, int64_t bytes, int
           "to free {} of it: drop {} once it is handled, as its traceback holds the frames", size,
           about);
     case HeldBy::kCycle:
-      return fmt::format("to free {} of it: {}", size, about);
+      return fmt::format("to free {} of it: keep {}", size, about);
     case HeldBy::kVariable:
       break;
   }
@@ -347,6 +357,7 @@ void end_search() noexcept {
     search().reset();
     const std::lock_guard<ForkSafeMutex> hold(holders().lock);
     holders().all.swap(all);
+    holders().looked_up.store(true);
   } catch (...) {
     // Without memory, what was found before stays.
   }
@@ -356,7 +367,10 @@ void forget_holders() noexcept {
   HeldById all;
   const std::lock_guard<ForkSafeMutex> hold(holders().lock);
   holders().all.swap(all);
+  holders().looked_up.store(false);
 }
+
+bool looked_up_holders() noexcept { return holders().looked_up.load(); }
 
 void add_holders_to(Report& report) {
   HoldersById by_id = texts_of(held_now());
@@ -393,7 +407,7 @@ std::vector<std::string> advice_on_holders(const DeviceReport& device) {
   }
   std::vector<Cause> sorted;
   for (auto& [key, cause] : causes) {
-    if (cause.bytes >= device.total_bytes / 20) sorted.push_back(std::move(cause));
+    if (cause.bytes >= device.total_bytes / 10) sorted.push_back(std::move(cause));
   }
   std::sort(sorted.begin(), sorted.end(),
             [](const Cause& a, const Cause& b) { return a.bytes > b.bytes; });

@@ -45,6 +45,8 @@ void end_search() noexcept;
 
 // Forgets the results, which are of another moment.
 void forget_holders() noexcept;
+// Whether there are results.
+bool looked_up_holders() noexcept;
 
 // Fills in ReportRow::held_by of anonymous rows, by the ids of storages.
 void add_holders_to(Report& report);

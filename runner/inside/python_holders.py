@@ -33,11 +33,12 @@ SKIPPED = {types.ModuleType, types.CodeType, types.BuiltinFunctionType, types.Fr
 
 
 def place_of(frame, line=None):
+    """Returns ` in run() (train.py:14)`."""
     code = frame.f_code
     file = code.co_filename.rsplit("/", 1)[-1]
     name = code.co_name
     called = "" if name.startswith("<") else name + "() "
-    return "%s(%s:%s)" % (called, file, line or frame.f_lineno or code.co_firstlineno)
+    return " in %s(%s:%s)" % (called, file, line or frame.f_lineno or code.co_firstlineno)
 
 
 def locals_of(frame):
@@ -56,14 +57,14 @@ def locals_of(frame):
 class Edge:
     """How one object holds the next one."""
 
-    __slots__ = ("kind", "text", "about")
+    __slots__ = ("kind", "text", "about", "context")
 
-    def __init__(self, kind, text="", about=""):
-        self.kind, self.text, self.about = kind, text, about
+    def __init__(self, kind, text="", about="", context=""):
+        self.kind, self.text, self.about, self.context = kind, text, about, context
 
 
 class Search:
-    def __init__(self, books):
+    def __init__(self, books, at_exit):
         import torch
 
         self.books = books
@@ -73,6 +74,9 @@ class Search:
         self.node_of = torch._C.TensorBase.__dict__["grad_fn"].__get__
         self.next_of = torch._C._FunctionBase.__dict__["next_functions"].__get__
         self.requires_of = torch._C.TensorBase.__dict__["requires_grad"].__get__
+        self.is_leaf_of = torch._C.TensorBase.__dict__["is_leaf"].__get__
+        self.gradient_of = torch._C.TensorBase.__dict__["grad"].__get__
+        self.is_alone = at_exit and len(sys._current_frames()) == 1
         self.saved_of = torch._C._FunctionBase.__dict__["_raw_saved_tensors"].__get__
         self.things, self.parents, self.edges = [], [], []  # by index
         self.index_of = {}  # by id
@@ -122,8 +126,8 @@ class Search:
             prefix = "" if name == "__main__" else name + "."
             for variable, value in list(self.program_modules[name].items()):
                 self.visit(value, None, Edge("root", prefix + variable))
-        for variable, value in self.running_locals():
-            self.visit(value, None, Edge("root", variable))
+        for variable, place, value in self.running_locals():
+            self.visit(value, None, Edge("root", variable, context=place))
         last = sys.__dict__.get("last_exc", sys.__dict__.get("last_value"))
         self.visit(last, None, Edge("root", UNCAUGHT))
 
@@ -133,7 +137,7 @@ class Search:
                 if frame.f_code.co_filename != "<memledger>" and frame.f_code.co_flags & 1:
                     place = place_of(frame)
                     for name, value in locals_of(frame):
-                        yield "%s in %s" % (name, place), value
+                        yield name, place, value
                 frame = frame.f_back
 
     def forward(self, seconds):
@@ -205,7 +209,7 @@ class Search:
         if frame.f_code.co_flags & 1:
             place = place_of(frame, thing.tb_lineno)
             for name, value in locals_of(frame):
-                self.visit(value, i, Edge("traceback", "%s in %s" % (name, place)))
+                self.visit(value, i, Edge("traceback", name, context=place))
         self.visit(thing.tb_next, i, Edge("next"))
 
     def into_class(self, i, thing, kind):
@@ -218,12 +222,15 @@ class Search:
         storage = self.books.look_at(self.address_of(thing), i)
         if storage:
             self.found.setdefault(storage, i)
-        self.into_object(i, thing, kind)
         if self.requires_of(thing):
             self.into_graph(i, self.node_of(thing))
+            # Where nobody may be writing it.
+            if self.is_alone and self.is_leaf_of(thing):
+                self.visit(self.gradient_of(thing), i, Edge("attribute", "grad"))
+        self.into_object(i, thing, kind)
 
     def into_graph(self, i, node):
-        """Functions written in Python, whose ctx may hold anything."""
+        """Leaves, and functions written in Python, whose ctx may hold anything."""
         stack = [node]
         while stack and len(self.nodes) < MOST_NODES:
             node = stack.pop()
@@ -233,6 +240,8 @@ class Search:
             is_python = self.Function in self.mro(type(node))
             if is_python:
                 self.visit(node, i, Edge("graph", type(node).__name__))
+            elif type(node).__name__ == "AccumulateGrad":
+                self.visit(node.variable, i, Edge("leaf"))
             stack.extend(self.following(node))
 
     def into_function_of_graph(self, i, thing, kind):
@@ -276,8 +285,8 @@ class Search:
         frame = getattr(parent, of_frame)
         for name, value in locals_of(frame) if frame is not None else ():
             if value is child:
-                return "%s in %s" % (name, place_of(frame)), what
-        return None, what
+                return name, place_of(frame), what
+        return None, "", what
 
     def key_of(self, parent, child):
         """Returns where a container has it: a key, an index, or None."""
@@ -314,9 +323,9 @@ class Search:
         if type(key) is int:
             return words.with_text("%s[%d]" % (words.text, key))
         if type(parent) in GENERATORS:
-            name, what = self.local_name(parent, child)
+            name, place, what = self.local_name(parent, child)
             if name is not None:
-                return Words(name, ", kept by the %s %s" % (what, words), words.kind)
+                return Words(name, "%s, kept by the %s %s" % (place, what, words), words.kind)
         if type(child) is dict and self.is_attributes(parent, child):
             return words
         if type(parent) in (set, frozenset):
@@ -326,19 +335,24 @@ class Search:
 
     def named_step(self, words, edge):
         if edge.kind == "graph":
-            return Words("ctx", " of %s in the graph of %s" % (edge.text, words), GRAPH, str(words))
+            return words.of_graph("ctx", " of %s in the graph of %s" % (edge.text, words))
+        if edge.kind == "leaf":
+            return words.of_graph("AccumulateGrad.variable", " in the graph of %s" % words)
         if edge.kind == "saved":
             of = words.context.replace(" of ", "", 1)
-            return Words("a saved tensor of " + of, "", GRAPH, words.about)
+            return Words("a saved tensor of " + of, "", words.kind, words.about)
         if edge.kind == "closure":
             return Words(edge.text, " in the closure of %s" % words, words.kind)
         if edge.kind == "default":
             return Words("a default argument", " of %s" % words, words.kind)
         if edge.kind == "traceback":
-            if words.kind == EXCEPTION:
-                return Words(edge.text, ", kept by " + words.about, EXCEPTION, words.about)
-            about = UNCAUGHT if str(words) == UNCAUGHT else "the exception " + str(words)
-            return Words(edge.text, ", kept by " + about, EXCEPTION, about)
+            if words.kind == EXCEPTION or words.about == UNCAUGHT:
+                context = edge.context + ", kept by " + words.about
+                return Words(edge.text, context, words.kind, words.about)
+            is_caught = str(words) != UNCAUGHT  # else nothing could have dropped it
+            about = "the exception %s" % words if is_caught else UNCAUGHT
+            context = edge.context + ", kept by " + about
+            return Words(edge.text, context, EXCEPTION if is_caught else VARIABLE, about)
         return words.with_text("%s.%s" % (words.text, edge.text))
 
     def is_attributes(self, thing, dictionary):
@@ -353,7 +367,7 @@ class Search:
             i = self.parents[i]
         chain.reverse()
         root = self.edges[chain[0]]
-        words = Words(root.text, "", CYCLE if root.kind == "cycle" else VARIABLE, root.about)
+        words = Words(root.text, root.context, CYCLE if root.kind == "cycle" else VARIABLE, root.about)
         for n in range(1, len(chain)):
             grandparent = self.things[chain[n - 2]] if n > 1 else None
             edge = self.edges[chain[n]]
@@ -379,7 +393,8 @@ class Search:
                 way = self.way_to(ctx, value)
                 if way is not None:
                     text = "a cycle: %s -> %s%s's ctx -> %s" % (name, way, type(ctx).__name__, name)
-                    about = "ctx.save_for_backward(%s) instead of ctx.%s closes none" % (name, name)
+                    about = "%s by ctx.save_for_backward(), not as ctx.%s: " % (name, name)
+                    about += "that closes a cycle, which at best gc.collect() frees"
                     self.add(value, None, Edge("cycle", text, about))
 
     def way_to(self, ctx, tensor):
@@ -484,11 +499,9 @@ class Search:
             storage, root = self.books.saved_storage(n), self.books.saved_by(n)
             try:
                 words = self.words_of(root)
-                text = self.books.saved_slot(n) + b" in the graph of " + encode(str(words))
-                kind, about = GRAPH, encode(str(words))
-                if words.kind == CYCLE:
-                    kind, about = CYCLE, encode(words.about)
-                self.books.add_found(storage, kind, text, about)
+                slot = self.books.saved_slot(n).decode()
+                words = words.of_graph(slot, " in the graph of %s" % words)
+                self.books.add_found(storage, words.kind, encode(str(words)), encode(words.about))
             except Exception:
                 pass
 
@@ -516,6 +529,12 @@ class Words:
     def __str__(self):
         return self.text + self.context
 
+    def of_graph(self, text, context):
+        """Returns those of what the graph of this one holds."""
+        is_cycle = self.kind == CYCLE
+        about = self.about if is_cycle else str(self)
+        return Words(text, context, CYCLE if is_cycle else GRAPH, about)
+
     def with_text(self, text):
         return Words(text, self.context, self.kind, self.about)
 
@@ -537,8 +556,9 @@ class Holders:
 
     def __init__(self, books):
         self.books = books
+        self.look_now = self.look  # one object, which C++ calls
 
-    def look(self):
+    def look(self, at_exit=False):
         if Holders.searching:
             return
         Holders.searching = True
@@ -549,7 +569,7 @@ class Holders:
 
             if self.books.begin_search():
                 with torch._C.DisableTorchFunctionSubclass():
-                    search = Search(self.books)
+                    search = Search(self.books, at_exit)
                     try:
                         search.run()
                     finally:

@@ -52,6 +52,7 @@ class Books:
             ("saved_slot", text, (ctypes.c_int,)),
         ):
             setattr(self, name, ctypes.PYFUNCTYPE(result, *arguments)(ADDRESSES[name]))
+        self.set_searcher = ctypes.PYFUNCTYPE(None, ctypes.py_object)(ADDRESSES["set_searcher"])
         self.begin_lines = ctypes.PYFUNCTYPE(None, ctypes.py_object)(ADDRESSES["begin_lines"])
         self.program_ends = ctypes.CFUNCTYPE(None)(ADDRESSES["program_ends"])
 
@@ -445,10 +446,11 @@ def begin():
         label(DistributedDataParallel, "_ddp_init_helper", b"DistributedDataParallel.__init__")
 
     holders = Holders(books)
+    books.set_searcher(holders.look_now)
 
     @atexit.register
     def at_end():
-        for last_look in [scan_all, holders.look] + ([profiled.describe_others] if profiled else []):
+        for last_look in [scan_all, lambda: holders.look(at_exit=True)] + ([profiled.describe_others] if profiled else []):
             try:
                 last_look()
             except Exception:

@@ -14,6 +14,7 @@
 #include "registry/scoped.h"
 #include "reporter/names/told_names.h"
 #include "reporter/role.h"
+#include "runner/inside/failure_holders.h"
 #include "runner/inside/holders.h"
 #include "runner/inside/python_lines.h"
 #include "runner/inside/watch.h"
@@ -98,6 +99,7 @@ void begin_label(const char* text) {
 void end_label() {
   if (!labels().empty()) labels().pop_back();
 }
+void set_python_searcher(void* function) { set_searcher(function); }
 void begin_lines(void* describe) { begin_python_lines(describe); }
 int add_function(const char* name, const char* module, const char* file, int first, int last) {
   return add_python_function(name, module, file, first, last);
@@ -148,7 +150,7 @@ int run_source(void* /*unused*/) {
         entry("saved_storage", &saved_storage) + entry("saved_by", &saved_by) +
         entry("saved_slot", &saved_slot) + entry("end_search", &end_search) +
         entry("begin_label", &begin_label) + entry("end_label", &end_label) +
-        entry("begin_lines", &begin_lines) + entry("add_function", &add_function) +
+        entry("set_searcher", &set_python_searcher) + entry("begin_lines", &begin_lines) + entry("add_function", &add_function) +
         entry("has_function", &has_function) + entry("add_near", &add_near) +
         entry("program_ends", &program_ends) + "}\nPROFILED=" + profiled_python_names() + "\n" +
         kHolders + kNames;

@@ -23,6 +23,7 @@
 #include "reporter/formats/run_summary.h"
 #include "reporter/last_out_of_memory.h"
 #include "reporter/mem_reporter.h"
+#include "runner/inside/failure_holders.h"
 #include "runner/inside/holders.h"
 #include "runner/inside/kept_results.h"
 #include "runner/inside/real_devices.h"
@@ -179,7 +180,7 @@ std::string failures_text() {
   if (!last) return "";
   return fmt::format("out of memory{}:\n",
                      last->failures == 1 ? "" : fmt::format(" {} times, at last", last->failures)) +
-         last->page;
+         last->page + failure_holders_text();
 }
 
 }  // namespace
@@ -256,6 +257,7 @@ void collect(CollectedRun& all, const ReportOptions& options) {
   add_holders_to(all.end);
   add_holders_to(all.last);
   const Report baseline = reporter.collect_at(all.steps.baseline, options);
+  all.run.holders_unknown = has_searcher() && !looked_up_holders();
   all.run.steps = all.steps.steps;
   all.run.baseline_step = all.steps.baseline_step;
   for (const DeviceReport& peak : all.peaks.devices) {
