@@ -190,12 +190,11 @@ std::vector<std::string> advice(const AllocationFailure& failure, const Capacity
   }
   const int64_t forward = forward_bytes(device);
   if (forward > device.total_bytes / 2 && failure.phase != Phase::kOther) {
-    all.push_back(
-        fmt::format("{} of {} were made in a forward pass and are still alive. If the graph holds "
-                    "them for backward, a smaller batch or checkpointing helps{}.",
-                    readable_size(forward), readable_size(device.total_bytes),
-                    is_python_there() ? ""
-                                      : "; MemReporter::add_graph() tells which of them it holds"));
+    all.push_back(fmt::format(
+        "{} of {} were made in a forward pass and are still alive. If the graph holds "
+        "them for backward, a smaller batch or checkpointing helps{}.",
+        readable_size(forward), readable_size(device.total_bytes),
+        is_python_there() ? "" : "; MemReporter::add_graph() tells which of them it holds"));
   }
   return all;
 }

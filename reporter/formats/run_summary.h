@@ -110,7 +110,7 @@ struct GroupedRows {
 // Returns all rows with bytes, the largest groups first. Cost grows with rows.
 std::vector<GroupedRows> grouped_rows(const DeviceReport& rows, const RunOfDevice& run);
 
-// Returns the largest groups of rows, and who holds them: `1.50G aten::linear [forward], held by …`.
+// Returns the largest groups of rows, and who holds them: `1.50G aten::linear, held by …`.
 std::string largest_rows(const DeviceReport& rows, const RunOfDevice& run, size_t most);
 
 // Adds the text, broken into lines after commas; those after the first are indented.

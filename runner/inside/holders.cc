@@ -25,7 +25,7 @@ namespace {
 
 using torch::autograd::Node;
 
-constexpr size_t kMaxTold = 2;       // of a row
+constexpr size_t kMaxTold = 2;        // of a row
 constexpr size_t kLargestAlike = 10;  // kinds of rows whose holders are looked for to the end
 constexpr size_t kEachAlike = 3;
 constexpr size_t kMaxNodes = 200'000;
@@ -61,9 +61,8 @@ struct Sought : Held {
 
   // A variable beside the graph is worth telling.
   bool is_explained() const {
-    return std::any_of(holders.begin(), holders.end(), [](const Holder& one) {
-      return one.how != HeldBy::kVariable;
-    });
+    return std::any_of(holders.begin(), holders.end(),
+                       [](const Holder& one) { return one.how != HeldBy::kVariable; });
   }
   bool is_missing() const { return is_large && holders.empty(); }
 };
@@ -123,7 +122,7 @@ std::string text_of(const std::vector<std::string>& names) {
   return text;
 }
 
-// Of each of the largest groups of rows that are alike, some are followed to the end.
+// Some of each of the largest groups of rows that are alike are followed to the end.
 void mark_largest(Search& search, const std::vector<const ReportRow*>& rows) {
   struct Alike {
     int64_t bytes = 0;
@@ -316,9 +315,8 @@ bool is_missing(uint64_t storage) noexcept {
 int count_missing() noexcept {
   if (!search()) return 0;
   const auto& sought = search()->sought;
-  return static_cast<int>(std::count_if(sought.begin(), sought.end(), [](const auto& one) {
-    return one.second.is_missing();
-  }));
+  return static_cast<int>(std::count_if(sought.begin(), sought.end(),
+                                        [](const auto& one) { return one.second.is_missing(); }));
 }
 
 void add_found(uint64_t storage, HeldBy how, const char* text, const char* about) noexcept {
@@ -349,8 +347,7 @@ void end_search() noexcept {
     if (search()) {
       for (auto& [storage, sought] : search()->sought) {
         if (sought.holders.empty()) continue;
-        sought.shows_all_tensors =
-            sought.references == static_cast<int64_t>(sought.tensors.size());
+        sought.shows_all_tensors = sought.references == static_cast<int64_t>(sought.tensors.size());
         all.emplace(storage, std::move(static_cast<Held&>(sought)));
       }
     }
@@ -413,8 +410,7 @@ std::vector<std::string> advice_on_holders(const DeviceReport& device) {
             [](const Cause& a, const Cause& b) { return a.bytes > b.bytes; });
   std::vector<std::string> lines;
   for (size_t i = 0; i < std::min(sorted.size(), kMaxAdvice); ++i)
-    lines.push_back(
-        advice_text(sorted[i].how, sorted[i].about, sorted[i].bytes, sorted[i].parts));
+    lines.push_back(advice_text(sorted[i].how, sorted[i].about, sorted[i].bytes, sorted[i].parts));
   return lines;
 }
 

@@ -8,6 +8,7 @@ R"PYTHON(#"
 # beyond the search, and ends within half a second.
 
 import gc
+import itertools
 import sys
 import time
 import types
@@ -175,9 +176,7 @@ class Search:
                 self.visit(child, i, None)
 
     def into_dict(self, i, thing, kind):
-        for n, (key, value) in enumerate(list(dict.items(thing))):
-            if n == MOST_ITEMS:
-                break
+        for key, value in itertools.islice(dict.items(thing), MOST_ITEMS):
             self.visit(value, i, key)
             self.visit(key, i, None)
         self.into_attributes(i, thing, kind, dict)

@@ -145,12 +145,12 @@ int run_source(void* /*unused*/) {
         entry("add_trained", &add_trained) + entry("add_gradient", &add_gradient) +
         entry("add_state", &add_state) + entry("begin_search", &begin_search) +
         entry("look_at", &look_at_tensor) + entry("is_missing", &is_storage_missing) +
-        entry("count_missing", &count_missing) +
-        entry("add_found", &add_found_holder) + entry("find_in_graphs", &find_in_graphs) +
-        entry("saved_storage", &saved_storage) + entry("saved_by", &saved_by) +
-        entry("saved_slot", &saved_slot) + entry("end_search", &end_search) +
-        entry("begin_label", &begin_label) + entry("end_label", &end_label) +
-        entry("set_searcher", &set_python_searcher) + entry("begin_lines", &begin_lines) + entry("add_function", &add_function) +
+        entry("count_missing", &count_missing) + entry("add_found", &add_found_holder) +
+        entry("find_in_graphs", &find_in_graphs) + entry("saved_storage", &saved_storage) +
+        entry("saved_by", &saved_by) + entry("saved_slot", &saved_slot) +
+        entry("end_search", &end_search) + entry("begin_label", &begin_label) +
+        entry("end_label", &end_label) + entry("set_searcher", &set_python_searcher) +
+        entry("begin_lines", &begin_lines) + entry("add_function", &add_function) +
         entry("has_function", &has_function) + entry("add_near", &add_near) +
         entry("program_ends", &program_ends) + "}\nPROFILED=" + profiled_python_names() + "\n" +
         kHolders + kNames;
