@@ -46,8 +46,9 @@ int search_now(void* /*unused*/) {
   const auto call = find<Object* (*)(Object*, Object*)>("PyObject_CallObject");
   const auto let_go = find<void (*)(Object*)>("Py_DecRef");
   const auto clear_error = find<void (*)()>("PyErr_Clear");
-  if (call != nullptr && let_go != nullptr && clear_error != nullptr) {
-    if (Object* const result = call(searcher.load(), nullptr)) {
+  void* const function = searcher.load();  // none once Python ends
+  if (function != nullptr && call != nullptr && let_go != nullptr && clear_error != nullptr) {
+    if (Object* const result = call(function, nullptr)) {
       let_go(result);
     } else {
       clear_error();

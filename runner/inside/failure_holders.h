@@ -15,7 +15,7 @@ void search_soon() noexcept;
 // Does that, and waits until it is done, at most 0.6 seconds. Returns whether it is.
 bool search_and_wait() noexcept;
 
-// Takes the Python function that searches, which lives as long as Python.
+// Takes the Python function that searches, or null once Python ends.
 void set_searcher(void* function) noexcept;
 
 // Whether this is a Python program that can be searched.

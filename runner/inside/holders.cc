@@ -83,7 +83,7 @@ struct Search {
 struct Holders {
   ForkSafeMutex lock;
   HeldById all;  // guarded by it
-  std::atomic<bool> looked_up{false};
+  std::atomic<bool> looked_up{false}, wanted{false};
 };
 
 Holders& holders() {
@@ -122,8 +122,9 @@ std::string text_of(const std::vector<std::string>& names) {
   return text;
 }
 
-// Some of each of the largest groups of rows that are alike are followed to the end.
-void mark_largest(Search& search, const std::vector<const ReportRow*>& rows) {
+// Some of each of the largest groups of rows that are alike are followed to the end, if the group
+// has a hundredth of all bytes.
+void mark_largest(Search& search, const std::vector<const ReportRow*>& rows, int64_t all_bytes) {
   struct Alike {
     int64_t bytes = 0;
     std::vector<uint64_t> storages;
@@ -136,7 +137,9 @@ void mark_largest(Search& search, const std::vector<const ReportRow*>& rows) {
     if (group.storages.size() < kEachAlike) group.storages.push_back(row->storage_id);
   }
   std::vector<const Alike*> sorted;
-  for (const auto& [key, group] : groups) sorted.push_back(&group);
+  for (const auto& [key, group] : groups) {
+    if (group.bytes >= all_bytes / 100) sorted.push_back(&group);
+  }
   std::sort(sorted.begin(), sorted.end(),
             [](const Alike* a, const Alike* b) { return a->bytes > b->bytes; });
   for (size_t i = 0; i < std::min(sorted.size(), kLargestAlike); ++i) {
@@ -156,7 +159,7 @@ void note_shown(Sought& sought, const at::Tensor& tensor) {
 
 void note_root(Search& search, const at::Tensor& tensor, int key) {
   if (!tensor.requires_grad()) return;
-  const auto node = tensor.grad_fn();
+  const auto& node = tensor.grad_fn();
   if (node == nullptr) return;
   search.roots.push_back({tensor.unsafeGetTensorImpl(), key, node->sequence_nr()});
 }
@@ -259,7 +262,7 @@ std::string advice_text(HeldBy how, const std::string& about, int64_t bytes, int
           "to free {} of it: drop {} once it is handled, as its traceback holds the frames", size,
           about);
     case HeldBy::kCycle:
-      return fmt::format("to free {} of it: keep {}", size, about);
+      return fmt::format("to free {} of it: save {}", size, about);
     case HeldBy::kVariable:
       break;
   }
@@ -268,9 +271,12 @@ std::string advice_text(HeldBy how, const std::string& about, int64_t bytes, int
 
 }  // namespace
 
+void want_holders() noexcept { holders().wanted.store(true); }
+
 int begin_search() noexcept {
   try {
     search().reset();
+    if (!holders().wanted.load()) return 0;
     const Report report = MemReporter().collect();
     Search begun;
     std::vector<const ReportRow*> rows;
@@ -282,7 +288,7 @@ int begin_search() noexcept {
         rows.push_back(&row);
       }
     }
-    mark_largest(begun, rows);
+    mark_largest(begun, rows, report.total_bytes());
     const auto count = static_cast<int>(begun.sought.size());
     search() = std::move(begun);
     return count;

@@ -20,6 +20,8 @@ enum class HeldBy : uint8_t { kVariable, kGraph, kException, kCycle };
 // One search at a time, by a thread that has Python's lock. Tensors stay alive until end_search().
 // None throws: without memory, holders are missing.
 
+// Has begin_search() search; before, there is nobody to tell.
+void want_holders() noexcept;
 // Begins a search for the holders of every row without a name. Returns how many there are.
 int begin_search() noexcept;
 // Returns the tensor's storage if it is sought, else 0. The program reaches it: `key` is the

@@ -366,7 +366,8 @@ class Search:
             i = self.parents[i]
         chain.reverse()
         root = self.edges[chain[0]]
-        words = Words(root.text, root.context, CYCLE if root.kind == "cycle" else VARIABLE, root.about)
+        kind = CYCLE if root.kind == "cycle" else VARIABLE
+        words = Words(root.text, root.context, kind, root.about)
         for n in range(1, len(chain)):
             grandparent = self.things[chain[n - 2]] if n > 1 else None
             edge = self.edges[chain[n]]
@@ -436,11 +437,13 @@ class Search:
         down = [None] * len(store)  # the one by which it was found
         frontier = list(targets)
         for _ in range(MOST_LEVELS):
-            if not frontier or self.is_late(SECONDS_IN_ALL):
+            if not frontier or self.is_late(SECONDS_IN_ALL - self.level_seconds):
                 return
+            before = time.monotonic()
             batch = [store[i] for i in frontier]
             wanted = {id(one) for one in batch}
             referrers = gc.get_referrers(*batch)
+            self.level_seconds = time.monotonic() - before
             own |= {id(batch), id(referrers)}
             frontier = []
             for one in referrers:
@@ -510,11 +513,13 @@ class Search:
         self.tell()
         if not self.books.count_missing():
             return
+        before = time.monotonic()
         things = gc.get_objects()
+        self.level_seconds = 2 * (time.monotonic() - before)
         self.add_cycles(things)
         self.forward(SECONDS_IN_ALL)
         self.tell()
-        if self.books.count_missing() and not self.is_late(SECONDS_IN_ALL):
+        if self.books.count_missing() and not self.is_late(SECONDS_IN_ALL - self.level_seconds):
             self.add_referrers(things)
             self.tell()
 

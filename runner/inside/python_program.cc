@@ -109,6 +109,7 @@ void add_near(const char* name) { PythonFunctions::add_near(name); }
 void program_ends() {
   end_python_lines();
   interpreter_ends();
+  set_searcher(nullptr);
 }
 
 template <typename Function>

@@ -437,6 +437,7 @@ std::string page_of(const CollectedRun& all) {
 
 void begin_run_report(bool names_only) {
   keep_steps();
+  want_holders();
   // A Python program's variables are asked.
   if (!names_only && dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr) look_at_results();
 }

@@ -259,7 +259,7 @@ wrong = [f"{size}: {holder}, not {found.get(size)}" for size, holder in told if 
 print("\n".join(wrong))
 sys.exit(bool(wrong))
 PYTHON
-check "holders: what frees the cycle" has err "keep y by ctx.save_for_backward(), not as ctx.y"
+check "holders: what frees the cycle" has err "save y by ctx.save_for_backward(), not as ctx.y"
 "$memledger" run "${gpu[@]}" -- "$python" "$program" uncaught >out 2>err
 check "uncaught: the frame" has err "held by hidden in raise_with() (python_program.py:$(grep -n 'raise ValueError(hidden' "$program" | cut -d: -f1)), kept by the uncaught exception"
 "$memledger" run "${gpu[@]}" -- "$python" "$program" kept_graph >out 2>err
@@ -276,7 +276,7 @@ check "failures: what frees it" has err "drop the exception last_error once it i
 check "failures: in Python's words" equal "$(grep -c MemReporter err)" 0
 # On demand, by the program's own thread; after a signal nothing is said.
 "$memledger" run "${gpu[@]}" --report-on=SIGUSR2 -- "$python" "$program" demand >out 2>err
-check "demand: the running function's variable" has err "held by keeper.history[0] in mode_demand() (python_program.py:"
+check "demand: the running function's variable" has err "held by local in mode_demand() (python_program.py:"
 check "demand: nothing is kept alive" equal "$(cat out)" "freed"
 check "demand: not after a signal" has err "not freed at the end (who holds it: not looked up)"
 

@@ -332,13 +332,14 @@ class Gate(torch.autograd.Function):
 
 class Saves(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, extra):
+    def forward(ctx, x, extra, note):
         ctx.save_for_backward(extra)
+        ctx.notes = [note]
         return x * 1
 
     @staticmethod
     def backward(ctx, g):
-        return g, None
+        return g, None, None
 
 
 def raise_with(size):
@@ -395,7 +396,11 @@ def mode_holders(device):
     net = nn.Sequential(nn.Linear(3, 3))
     net[0].last = torch.ones(one("net.0.last"))
     x = torch.ones(3, requires_grad=True)
-    saved = Saves.apply(x, torch.ones(one("a saved tensor of SavesBackward in the graph of saved")))
+    extra = torch.ones(one("a saved tensor of SavesBackward in the graph of saved"))
+    note = torch.ones(one("ctx.notes[0] of SavesBackward in the graph of saved"))
+    saved = Saves.apply(x, extra, note)
+    print(4 * 500000, "torch.nn.functional.kept[0]")  # large: found by what refers to it
+    torch.nn.functional.kept = [torch.ones(500000)]
     leaf = torch.ones(one("MulBackward0.self in the graph of late"))
     late = (leaf * x[0]).sum() * 2
     features = [torch.ones(one("features[0], which shows 1/1000 of it"))[:100]]
@@ -403,7 +408,7 @@ def mode_holders(device):
     print(4 * size, "AccumulateGrad.variable in the graph of a cycle: y -> GateBackward's ctx -> y")
     gate = torch.ones(size, requires_grad=True)
     Gate.apply(gate)
-    del leaf, gate
+    del leaf, gate, extra, note
 
 
 def mode_uncaught(device):
@@ -450,12 +455,14 @@ def mode_demand(device):
     import signal
 
     keeper = Keeps()
-    keeper.history = [torch.ones(1 << 20)]
-    alive = weakref.ref(keeper.history[0])
+    local = torch.ones(1 << 20)
+    keeper.history = [local]
+    alive = weakref.ref(local)
     os.kill(os.getpid(), signal.SIGUSR2)
     for _ in range(100):
         time.sleep(0.01)
     keeper.history.clear()
+    del local
     print("alive" if alive() is not None else "freed", flush=True)
     keeper.history.append(torch.ones(1 << 20))
     os.kill(os.getpid(), signal.SIGTERM)
