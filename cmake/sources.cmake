@@ -179,6 +179,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   runner/inside/demand_thread.cc
   runner/inside/end_calls.cc
   runner/inside/exec_calls.cc
+  runner/inside/failure_holders.cc
   runner/inside/holders.cc
   runner/inside/interrupted_call.cc
   runner/inside/kept_results.cc

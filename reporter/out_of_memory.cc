@@ -1,5 +1,6 @@
 #include "reporter/out_of_memory.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -135,6 +136,8 @@ std::string against_fragmentation(c10::Device device) {
              : " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks grow.";
 }
 
+bool is_python_there() { return dlsym(RTLD_DEFAULT, "Py_IsInitialized") != nullptr; }
+
 // Gives only the advice that the figures call for.
 std::vector<std::string> advice(const AllocationFailure& failure, const Capacity& capacity,
                                 const DeviceReport& device) {
@@ -187,11 +190,11 @@ std::vector<std::string> advice(const AllocationFailure& failure, const Capacity
   }
   const int64_t forward = forward_bytes(device);
   if (forward > device.total_bytes / 2 && failure.phase != Phase::kOther) {
-    all.push_back(
-        fmt::format("{} of {} were made in a forward pass and are still alive. If the graph holds "
-                    "them for backward, a smaller batch or checkpointing helps; "
-                    "MemReporter::add_graph() tells which of them it holds.",
-                    readable_size(forward), readable_size(device.total_bytes)));
+    all.push_back(fmt::format(
+        "{} of {} were made in a forward pass and are still alive. If the graph holds "
+        "them for backward, a smaller batch or checkpointing helps{}.",
+        readable_size(forward), readable_size(device.total_bytes),
+        is_python_there() ? "" : "; MemReporter::add_graph() tells which of them it holds"));
   }
   return all;
 }
@@ -409,12 +412,18 @@ void write_report(const AllocationFailure& failure) {
   }
 }
 
+auto told_observer() {
+  const std::lock_guard<ForkSafeMutex> hold(writing().lock);
+  return writing().on ? writing().options.told : nullptr;
+}
+
 void observe(const AllocationFailure& failure) noexcept {
   const pid_t process = getpid();
   pid_t busy = writing().busy.load();
   if (busy == process || !writing().busy.compare_exchange_strong(busy, process)) return;
   try {
     write_report(failure);
+    if (const auto told = told_observer()) told();
   } catch (const std::exception& error) {
     std::array<char, 32> bytes;
     std::snprintf(bytes.data(), bytes.size(), "%lld",

@@ -36,6 +36,9 @@ struct OutOfMemoryOptions {
   // Without a folder: tell a failure in a line, of many only some, and keep a page on the last one
   // for the report of a run. A program that catches its failures is not drowned by their reports.
   bool keep_last = false;
+  // Called by the thread that failed once the failure is told; may be null. Takes no lock that a
+  // thread may hold while it asks for memory.
+  void (*told)() noexcept = nullptr;
 };
 
 // Starts to write a report of each failed allocation; another call replaces the options. Takes the

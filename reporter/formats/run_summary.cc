@@ -273,24 +273,6 @@ std::string head_of(const RunReport& run, const RunOfDevice& device) {
   return text + moment_text(run, device);
 }
 
-// Breaks a line after commas, and indents what follows.
-void add_wrapped(std::vector<std::string>& lines, const std::string& text) {
-  std::string line;
-  size_t begin = 0;
-  while (begin < text.size()) {
-    size_t end = text.find(", ", begin);
-    end = end == std::string::npos ? text.size() : end + 2;
-    const std::string_view piece(&text[begin], end - begin);
-    if (!line.empty() && line.size() + piece.size() > kWidth) {
-      lines.push_back(line);
-      line = "    ";
-    }
-    line += piece;
-    begin = end;
-  }
-  if (!line.empty()) lines.push_back(line);
-}
-
 struct Composition {
   std::array<int64_t, kParts> bytes{};
   std::array<int64_t, kParts> inferred{};
@@ -441,17 +423,6 @@ std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
   return "made " + made_by + '\n' + group.place + '\n' + group.shape + '\n' + group.dtype;
 }
 
-// Returns kept[…] of kept[3].
-std::string without_indices(std::string text) {
-  for (size_t begin = text.find('['); begin != std::string::npos; begin = text.find('[', begin)) {
-    const size_t end = text.find(']', begin);
-    if (end == std::string::npos) break;
-    text.replace(begin + 1, end - begin - 1, "…");
-    begin += 1;
-  }
-  return text;
-}
-
 void add_holder(Group& group, const std::string& held_by) {
   if (held_by.empty() || held_by == group.held_by) return;
   if (group.held_by.empty()) {
@@ -589,17 +560,6 @@ std::string growth_text(const RunReport& run, const RunOfDevice& device) {
   return text;
 }
 
-std::string largest_text(const DeviceReport& rows, const RunOfDevice& run, size_t most) {
-  std::string text;
-  const std::vector<Group> groups = groups_of(rows, run);
-  for (size_t i = 0; i < std::min(groups.size(), most); ++i) {
-    text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", readable_size(groups[i].bytes),
-                        what_of(groups[i]), holder_text(groups[i]));
-  }
-  if (groups.size() > most) text += fmt::format(", {} more", groups.size() - most);
-  return text;
-}
-
 // Returns `33.00M of workspaces (cuBLAS 32.00M, cuBLASLt 1.00M)`; empty: there are none.
 std::string workspaces_text(const DeviceReport& device) {
   int64_t bytes = 0;
@@ -630,17 +590,19 @@ void add_states(std::vector<std::string>& lines, const RunReport& run, const Run
       add_wrapped(lines, "    " + growth_text(run, device));
   }
   if (!device.end) return;
-  std::string text = run.goes_on ? "  alive now: " : "  not freed at the end: ";
+  std::string text = run.goes_on ? "  alive now" : "  not freed at the end";
+  text += run.holders_unknown ? " (who holds it: not looked up): " : ": ";
   text += device.end->total_bytes == 0
               ? "nothing"
               : fmt::format("{}: {}", readable_size(device.end->total_bytes),
-                            largest_text(*device.end, device, 3));
+                            largest_rows(*device.end, device, 3));
   if (const std::string workspaces = workspaces_text(*device.end); !workspaces.empty())
     text += ", and LibTorch keeps " + workspaces;
   if (device.end->unexplained_bytes.value_or(0) != 0)
     text += fmt::format("; {} unexplained: please report a bug",
                         readable_size(*device.end->unexplained_bytes));
   add_wrapped(lines, text);
+  for (const std::string& advice : device.advice) add_wrapped(lines, "    " + advice);
 }
 
 // Named tensors on memory that is not LibTorch's, such as a mapped checkpoint.
@@ -735,6 +697,44 @@ void append(std::vector<std::string>& lines, const std::vector<std::string>& mor
 }
 
 }  // namespace
+
+void add_wrapped(std::vector<std::string>& lines, const std::string& text) {
+  std::string line;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    size_t end = text.find(", ", begin);
+    end = end == std::string::npos ? text.size() : end + 2;
+    const std::string_view piece(&text[begin], end - begin);
+    if (!line.empty() && line.size() + piece.size() > kWidth) {
+      lines.push_back(line);
+      line = "    ";
+    }
+    line += piece;
+    begin = end;
+  }
+  if (!line.empty()) lines.push_back(line);
+}
+
+std::string largest_rows(const DeviceReport& rows, const RunOfDevice& run, size_t most) {
+  std::string text;
+  const std::vector<Group> groups = groups_of(rows, run);
+  for (size_t i = 0; i < std::min(groups.size(), most); ++i) {
+    text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", readable_size(groups[i].bytes),
+                        what_of(groups[i]), holder_text(groups[i]));
+  }
+  if (groups.size() > most) text += fmt::format(", {} more", groups.size() - most);
+  return text;
+}
+
+std::string without_indices(std::string text) {
+  for (size_t begin = text.find('['); begin != std::string::npos; begin = text.find('[', begin)) {
+    const size_t end = text.find(']', begin);
+    if (end == std::string::npos) break;
+    text.replace(begin + 1, end - begin - 1, "…");
+    begin += 1;
+  }
+  return text;
+}
 
 std::vector<GroupedRows> grouped_rows(const DeviceReport& rows, const RunOfDevice& run) {
   std::vector<GroupedRows> result;

@@ -43,6 +43,7 @@ struct RunOfDevice {
   int64_t peak_step = 0;  // 0: none, or after the last
   // At the ends of steps (registry/step_history.h), and now. Empty: not known.
   std::optional<DeviceReport> baseline, last, end;
+  std::vector<std::string> advice;  // what would free the most of what is alive at the end
 };
 
 // Values that only a device has and that the program read as zero.
@@ -85,6 +86,7 @@ struct RunReport {
   std::optional<UnrealFiles> unreal_files;  // empty: no such value was read, or nothing is known
   std::string folder;                       // paths below it are shown without it
   std::optional<PinnedOfRun> pinned;        // empty: none was taken
+  bool holders_unknown = false;  // of a Python program, whose objects could not be looked at
 };
 
 // What the bytes of a device are for, in the order in which it is told.
@@ -136,6 +138,15 @@ struct GroupedRows {
 };
 // Returns all rows with bytes, the largest groups first. Cost grows with rows.
 std::vector<GroupedRows> grouped_rows(const DeviceReport& rows, const RunOfDevice& run);
+
+// Returns the largest groups of rows, and who holds them: `1.50G aten::linear, held by …`.
+std::string largest_rows(const DeviceReport& rows, const RunOfDevice& run, size_t most);
+
+// Adds the text, broken into lines after commas; those after the first are indented.
+void add_wrapped(std::vector<std::string>& lines, const std::string& text);
+
+// Returns kept[…] of kept[3].
+std::string without_indices(std::string text);
 
 // Returns at most so many lines, each ended: with many devices fewer of each. Cost grows with rows.
 std::string run_summary(const RunReport& run, size_t most_lines);

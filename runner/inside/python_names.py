@@ -13,7 +13,6 @@ import sys
 
 __builtins__ = builtins  # as modules have them; torch.compile looks there
 PARAMETER, BUFFER = 0, 1
-MOST_HELD = 10000
 
 
 class Books:
@@ -32,7 +31,8 @@ class Books:
             "add_trained": (text, tensor),
             "add_gradient": (tensor, tensor),
             "add_state": (text, tensor, text, tensor),
-            "add_holder": (text, tensor),
+            "add_found": (number, ctypes.c_int, text, text),
+            "end_search": (),
             "begin_label": (text,),
             "end_label": (),
         }.items():
@@ -41,6 +41,18 @@ class Books:
         self.add_function = tell(ADDRESSES["add_function"])
         self.has_function = ctypes.PYFUNCTYPE(ctypes.c_int, text)(ADDRESSES["has_function"])
         self.add_near = ctypes.PYFUNCTYPE(None, text)(ADDRESSES["add_near"])
+        for name, result, arguments in (
+            ("begin_search", ctypes.c_int, ()),
+            ("look_at", number, (tensor, ctypes.c_int)),
+            ("is_missing", ctypes.c_int, (number,)),
+            ("count_missing", ctypes.c_int, ()),
+            ("find_in_graphs", ctypes.c_int, ()),
+            ("saved_storage", number, (ctypes.c_int,)),
+            ("saved_by", ctypes.c_int, (ctypes.c_int,)),
+            ("saved_slot", text, (ctypes.c_int,)),
+        ):
+            setattr(self, name, ctypes.PYFUNCTYPE(result, *arguments)(ADDRESSES[name]))
+        self.set_searcher = ctypes.PYFUNCTYPE(None, ctypes.py_object)(ADDRESSES["set_searcher"])
         self.begin_lines = ctypes.PYFUNCTYPE(None, ctypes.py_object)(ADDRESSES["begin_lines"])
         self.program_ends = ctypes.CFUNCTYPE(None)(ADDRESSES["program_ends"])
 
@@ -111,7 +123,6 @@ def is_of_program(file):
 def begin():
     """Registers the hooks. PyTorch is imported by now."""
     import atexit
-    import collections
     import functools
     import itertools
     import threading
@@ -434,36 +445,12 @@ def begin():
     if "_ddp_init_helper" in DistributedDataParallel.__dict__:
         label(DistributedDataParallel, "_ddp_init_helper", b"DistributedDataParallel.__init__")
 
-    def tell_holders():
-        """Which variables of the main module lead to tensors."""
-        seen = set()
-
-        def tell_holder(name, tensor):
-            if id(tensor) not in seen and type(tensor) is not Parameter and len(seen) < MOST_HELD:
-                seen.add(id(tensor))
-                for suffix, cdata in parts_of(tensor):
-                    books.add_holder(encode(name) + suffix, cdata)
-
-        def look_into(name, value, depth):
-            kind = type(value)
-            if Tensor in kind.__mro__:
-                tell_holder(name, value)
-            elif depth == 0 or len(seen) >= MOST_HELD:
-                return
-            elif kind in (list, tuple, set, collections.deque):
-                for i, one in enumerate(itertools.islice(value, MOST_HELD)):
-                    look_into("%s[%d]" % (name, i), one, depth - 1)
-            elif kind in (dict, collections.defaultdict, collections.OrderedDict):
-                for key, one in itertools.islice(value.items(), MOST_HELD):
-                    key = repr(key) if type(key) in (str, int) else "…"
-                    look_into("%s[%s]" % (name, key), one, depth - 1)
-
-        for name, value in list(vars(sys.modules["__main__"]).items()):
-            look_into(name, value, 3)
+    holders = Holders(books)
+    books.set_searcher(holders.look_now)
 
     @atexit.register
     def at_end():
-        for last_look in [scan_all, tell_holders] + ([profiled.describe_others] if profiled else []):
+        for last_look in [scan_all, lambda: holders.look(at_exit=True)] + ([profiled.describe_others] if profiled else []):
             try:
                 last_look()
             except Exception:

@@ -14,6 +14,7 @@
 #include "registry/scoped.h"
 #include "reporter/names/told_names.h"
 #include "reporter/role.h"
+#include "runner/inside/failure_holders.h"
 #include "runner/inside/holders.h"
 #include "runner/inside/python_lines.h"
 #include "runner/inside/watch.h"
@@ -22,7 +23,10 @@
 namespace memledger::inside {
 namespace {
 
-constexpr char kSource[] =
+constexpr char kHolders[] =
+#include "runner/inside/python_holders.py"
+    ;
+constexpr char kNames[] =
 #include "runner/inside/python_names.py"
     ;
 constexpr char kModule[] = "_memledger";
@@ -68,10 +72,17 @@ void add_state(const char* optimizer, void* parameter, const char* slot, void* s
   const Borrowed borrowed(state);
   ToldNames::global().add_state(optimizer, *owner, slot, *borrowed);
 }
-void add_python_holder(const char* name, void* tensor) {
+uint64_t look_at_tensor(void* tensor, int key) {
   const Borrowed borrowed(tensor);
-  add_holder(name, *borrowed);
+  return look_at(*borrowed, key);
 }
+int is_storage_missing(uint64_t storage) { return is_missing(storage) ? 1 : 0; }
+void add_found_holder(uint64_t storage, int how, const char* text, const char* about) {
+  add_found(storage, static_cast<HeldBy>(how), text, about);
+}
+uint64_t saved_storage(int number) { return saved_in_graph(number).storage; }
+int saved_by(int number) { return saved_in_graph(number).root; }
+const char* saved_slot(int number) { return saved_in_graph(number).slot.c_str(); }
 // Labels of the calling thread, which nest.
 std::vector<std::unique_ptr<ScopedLabel>>& labels() {
   static thread_local std::vector<std::unique_ptr<ScopedLabel>> labels;
@@ -88,6 +99,7 @@ void begin_label(const char* text) {
 void end_label() {
   if (!labels().empty()) labels().pop_back();
 }
+void set_python_searcher(void* function) { set_searcher(function); }
 void begin_lines(void* describe) { begin_python_lines(describe); }
 int add_function(const char* name, const char* module, const char* file, int first, int last) {
   return add_python_function(name, module, file, first, last);
@@ -97,6 +109,7 @@ void add_near(const char* name) { PythonFunctions::add_near(name); }
 void program_ends() {
   end_python_lines();
   interpreter_ends();
+  set_searcher(nullptr);
 }
 
 template <typename Function>
@@ -131,12 +144,17 @@ int run_source(void* /*unused*/) {
         "ADDRESSES={" + entry("add_module", &add_module) + entry("add_part", &add_part) +
         entry("add_tensor", &add_tensor) + entry("end_module", &end_module) +
         entry("add_trained", &add_trained) + entry("add_gradient", &add_gradient) +
-        entry("add_state", &add_state) + entry("add_holder", &add_python_holder) +
-        entry("begin_label", &begin_label) + entry("end_label", &end_label) +
+        entry("add_state", &add_state) + entry("begin_search", &begin_search) +
+        entry("look_at", &look_at_tensor) + entry("is_missing", &is_storage_missing) +
+        entry("count_missing", &count_missing) + entry("add_found", &add_found_holder) +
+        entry("find_in_graphs", &find_in_graphs) + entry("saved_storage", &saved_storage) +
+        entry("saved_by", &saved_by) + entry("saved_slot", &saved_slot) +
+        entry("end_search", &end_search) + entry("begin_label", &begin_label) +
+        entry("end_label", &end_label) + entry("set_searcher", &set_python_searcher) +
         entry("begin_lines", &begin_lines) + entry("add_function", &add_function) +
         entry("has_function", &has_function) + entry("add_near", &add_near) +
         entry("program_ends", &program_ends) + "}\nPROFILED=" + profiled_python_names() + "\n" +
-        kSource;
+        kHolders + kNames;
     Object* const module = add_python_module(kModule);  // borrowed
     if (module != nullptr) {
       if (Object* const code = compile(source.c_str(), "<memledger>", kFileInput)) {

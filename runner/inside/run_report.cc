@@ -28,6 +28,7 @@
 #include "reporter/last_out_of_memory.h"
 #include "reporter/mem_reporter.h"
 #include "runner/inside/cache_at_peak.h"
+#include "runner/inside/failure_holders.h"
 #include "runner/inside/holders.h"
 #include "runner/inside/kept_results.h"
 #include "runner/inside/real_devices.h"
@@ -184,7 +185,7 @@ std::string failures_text() {
   if (!last) return "";
   return fmt::format("out of memory{}:\n",
                      last->failures == 1 ? "" : fmt::format(" {} times, at last", last->failures)) +
-         last->page;
+         last->page + failure_holders_text();
 }
 
 }  // namespace
@@ -316,6 +317,7 @@ void collect(CollectedRun& all, const ReportOptions& options) {
   add_holders_to(all.last);
   Report baseline = reporter.collect_at(all.steps.baseline, options);
   name_workspaces({&all.peaks, &all.last, &baseline});
+  all.run.holders_unknown = has_searcher() && !looked_up_holders();
   all.run.steps = all.steps.steps;
   all.run.baseline_step = all.steps.baseline_step;
   for (const DeviceReport& peak : all.peaks.devices) {
@@ -323,6 +325,7 @@ void collect(CollectedRun& all, const ReportOptions& options) {
     device.figures = peak_figures(peak.device);
     device.cache = cache_at_peak(peak.device);
     device.end = find(all.end, peak.device);
+    if (device.end) device.advice = advice_on_holders(*device.end);
     all.run.devices.push_back(std::move(device));
   }
   // What trains first: the GPUs, then the CPU.
@@ -521,6 +524,7 @@ std::string page_of(const CollectedRun& all) {
 void begin_run_report(bool names_only) {
   keep_steps();
   keep_cache_at_peaks();
+  want_holders();
   // A Python program's variables are asked.
   if (!names_only && dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr) look_at_results();
 }

@@ -32,6 +32,8 @@
 #include "reporter/out_of_memory.h"
 #include "runner/environment.h"
 #include "runner/inside/demand_thread.h"
+#include "runner/inside/failure_holders.h"
+#include "runner/inside/holders.h"
 #include "runner/inside/measure.h"
 #include "runner/inside/memory_limits.h"
 #include "runner/inside/process_end.h"
@@ -71,6 +73,7 @@ struct Watch {
   std::atomic<bool> is_launcher{false};
   std::optional<MemoryLimits> limits;
   std::atomic<bool> told_near_limit{false};
+  bool looked_up_holders = false;  // for the report on demand that is next
 };
 
 // Never destroyed: the report is written while the process goes down.
@@ -336,6 +339,7 @@ void write_about(const EndOfProcess& end, int part) {
   // may be gone.
   if (end.kind == EndOfProcess::Kind::kExit && !watch().main_has_begun.load()) forget_cuda();
   forget_device_memory();  // CUDA refuses every call in a copy of the process
+  if (!end.goes_on() || !watch().looked_up_holders) forget_holders();
   if (end.goes_on()) {
     write_report("memledger-now", program_end(end));
   } else {
@@ -412,7 +416,10 @@ void tell_why_no_report(const EndOfProcess& end, int part, const char* reason) n
 }
 
 bool take_end(const EndOfProcess& end) noexcept {
-  if (end.goes_on()) return watch().reports;
+  if (end.goes_on()) {
+    watch().looked_up_holders = watch().reports && is_demand_thread() && search_and_wait();
+    return watch().reports;
+  }
   note_children();
   return !watch().reported.exchange(true);
 }
@@ -452,6 +459,7 @@ void report_if_near_limit(int64_t nbytes) noexcept {
     const int percent = watch.settings.report_near.value_or(environment::kDefaultReportNear);
     if (!use || use->used_bytes + nbytes < use->limit_bytes / 100 * percent) return;
     if (watch.told_near_limit.exchange(true)) return;
+    forget_holders();
     write_report("memledger-near-limit", near_limit(*use, nbytes));
   } catch (const std::exception& error) {
     memledger::tell({"memledger: no report near the memory's limit: ", first_line(error.what())});
@@ -510,6 +518,7 @@ void report_out_of_memory() {
   options.folder = watch().folder;
   options.quiet = watch().settings.quiet;
   options.keep_last = true;
+  options.told = &note_failure;
   if (const absl::Status status = write_out_of_memory_reports(options); !status.ok()) tell(status);
 }
 

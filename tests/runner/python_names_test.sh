@@ -245,6 +245,41 @@ assert all("in the graph of outputs[" in by for by in held), held
 PYTHON
 check "held: on the screen" has err "in the graph of outputs[…]"
 
+# What the program reaches otherwise than by a variable, and what nothing reaches any more.
+"$memledger" run "${gpu[@]}" --save-report=report.json -- "$python" "$program" holders >out 2>err
+check "holders: exit status" equal "$?" 0
+check "holders: each has its path" python3 - "$program" <<'PYTHON'
+import json, re, sys
+told = [line.rstrip("\n").split(" ", 1) for line in open("out")]
+rows = json.load(open("report.json"))["end"]["devices"][0]["rows"]
+found = {}
+for row in rows:
+    found.setdefault(str(row["bytes"]), []).append(re.sub(r"\(\S+:\d+\)", "(LINE)", row.get("held_by", "")))
+wrong = [f"{size}: {holder}, not {found.get(size)}" for size, holder in told if holder not in found.get(size, [])]
+print("\n".join(wrong))
+sys.exit(bool(wrong))
+PYTHON
+check "holders: what frees the cycle" has err "save y by ctx.save_for_backward(), not as ctx.y"
+"$memledger" run "${gpu[@]}" -- "$python" "$program" uncaught >out 2>err
+check "uncaught: the frame" has err "held by hidden in raise_with() (python_program.py:$(grep -n 'raise ValueError(hidden' "$program" | cut -d: -f1)), kept by the uncaught exception"
+"$memledger" run "${gpu[@]}" -- "$python" "$program" kept_graph >out 2>err
+check "kept graph: whose it is" has err "in the graph of runner.outs[…]"
+check "kept graph: what frees it" has err "keep .detach() or .item() of runner.outs[…] instead of its graph"
+"$memledger" run "${gpu[@]}" -- "$python" "$program" views >out 2>err
+check "views: how much of it they show" has err "held by features[…], which shows 1/64 of it"
+check "views: a clone" has err "keep features[…].clone()"
+# A failure is told with what an earlier one has left.
+"$memledger" run "${gpu[@]}" -- "$python" "$program" failures >out 2>err
+check "failures: the program goes on" equal "$(cat out)" "caught caught"
+check "failures: the earlier one's frames" has err "held by hidden in fail() (python_program.py:$(grep -n 'torch.empty(1 << 61' "$program" | cut -d: -f1)), kept by the exception last_error"
+check "failures: what frees it" has err "drop the exception last_error once it is handled"
+check "failures: in Python's words" equal "$(grep -c MemReporter err)" 0
+# On demand, by the program's own thread; after a signal nothing is said.
+"$memledger" run "${gpu[@]}" --report-on=SIGUSR2 -- "$python" "$program" demand >out 2>err
+check "demand: the running function's variable" has err "held by local in mode_demand() (python_program.py:"
+check "demand: nothing is kept alive" equal "$(cat out)" "freed"
+check "demand: not after a signal" has err "not freed at the end (who holds it: not looked up)"
+
 # However it ends, it is reported once, and its parent sees the end that it would have seen.
 check "each end is told" python3 - "$memledger" run "${gpu[@]}" -- "$python" "$program" ends <<'PYTHON'
 import re, signal, subprocess, sys

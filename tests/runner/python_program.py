@@ -4,11 +4,14 @@ Usage: python_program.py MODE [DEVICE]
 """
 
 import copy
+import functools
 import gc
+import itertools
 import os
 import sys
 import threading
 import time
+import weakref
 
 import torch
 from torch import nn
@@ -295,6 +298,175 @@ def mode_held(device):
         optimizer.zero_grad()
         outputs.append(model(torch.ones(32, 64)))  # and its graph
         best["metric"] = torch.ones(1000)
+
+
+class Keeps:
+    """Tells of reads that are not the program's own."""
+
+    __slots__ = ("slot", "__dict__")
+    shared = None
+
+    @property
+    def value(self):
+        print("called", "value")
+        return self.slot
+
+    def __getattribute__(self, name):
+        if sys._getframe(1).f_code.co_filename == "<memledger>":
+            print("called", name)
+        return object.__getattribute__(self, name)
+
+
+class Gate(torch.autograd.Function):
+    """Its result is on its ctx: a cycle."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.y = torch.sigmoid(x)
+        return ctx.y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.y
+
+
+class Saves(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, extra, note):
+        ctx.save_for_backward(extra)
+        ctx.notes = [note]
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None, None
+
+
+def raise_with(size):
+    hidden = torch.ones(size)
+    raise ValueError(hidden.shape)
+
+
+def wait_with(size, begun):
+    waiting = torch.ones(size)
+    begun.set()
+    time.sleep(600)
+    del waiting
+
+
+def yield_with(size):
+    yielded = torch.ones(size)
+    yield 1
+    del yielded
+
+
+def closure_with(size):
+    enclosed = torch.ones(size)
+    return lambda: enclosed
+
+
+def mode_holders(device):
+    """SIZE HOLDER of each tensor that is alive at the end."""
+    global keeper, error, generator, closure, callbacks, saved, features, net, late, plain
+    gc.disable()
+    sizes = itertools.count(100001)
+
+    def one(holder):
+        size = next(sizes)
+        print(4 * size, holder)
+        return size
+
+    keeper = Keeps()
+    keeper.history = [None, {"best": (torch.ones(one("keeper.history[1]['best'][0]")),)}]
+    keeper.slot = torch.ones(one("keeper.slot"))
+    Keeps.shared = torch.ones(one("Keeps.shared"))
+    size = one("hidden in raise_with() (LINE), kept by the exception error")
+    try:
+        raise_with(size)
+    except ValueError as raised:
+        error = raised
+    begun = threading.Event()
+    size = one("waiting in wait_with() (LINE)")
+    threading.Thread(target=wait_with, args=(size, begun), daemon=True).start()
+    begun.wait(60)
+    generator = yield_with(one("yielded in yield_with() (LINE), kept by the generator generator"))
+    next(generator)
+    closure = closure_with(one("enclosed in the closure of closure"))
+    callbacks = [functools.partial(print, torch.ones(one("callbacks[0].args[0]")))]
+    net = nn.Sequential(nn.Linear(3, 3))
+    net[0].last = torch.ones(one("net.0.last"))
+    x = torch.ones(3, requires_grad=True)
+    extra = torch.ones(one("a saved tensor of SavesBackward in the graph of saved"))
+    note = torch.ones(one("ctx.notes[0] of SavesBackward in the graph of saved"))
+    saved = Saves.apply(x, extra, note)
+    print(4 * 500000, "torch.nn.functional.kept[0]")  # large: found by what refers to it
+    torch.nn.functional.kept = [torch.ones(500000)]
+    leaf = torch.ones(one("MulBackward0.self in the graph of late"))
+    late = (leaf * x[0]).sum() * 2
+    features = [torch.ones(one("features[0], which shows 1/1000 of it"))[:100]]
+    size = one("a cycle: y -> GateBackward's ctx -> y")
+    print(4 * size, "AccumulateGrad.variable in the graph of a cycle: y -> GateBackward's ctx -> y")
+    gate = torch.ones(size, requires_grad=True)
+    Gate.apply(gate)
+    del leaf, gate, extra, note
+
+
+def mode_uncaught(device):
+    raise_with(100000)
+
+
+class Runner:
+    def __init__(self):
+        self.outs = []
+
+
+def mode_kept_graph(device):
+    """An evaluation that keeps its results with their graphs."""
+    global runner
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    runner = Runner()
+    for _ in range(20):
+        runner.outs.append(model(torch.ones(256, 64)))
+
+
+def mode_views(device):
+    global features
+    features = [torch.ones(16, 64, 64)[:, 0] for _ in range(10)]
+
+
+def fail(size):
+    hidden = torch.ones(size)
+    return hidden, torch.empty(1 << 61, dtype=torch.uint8)
+
+
+def mode_failures(device):
+    """The first failure's exception is kept."""
+    global last_error
+    for size in (1 << 20, 1 << 10):
+        try:
+            fail(size)
+        except RuntimeError as error:
+            last_error = last_error if size < 1 << 20 else error
+            time.sleep(0.01)
+    print("caught", "caught")
+
+
+def mode_demand(device):
+    import signal
+
+    keeper = Keeps()
+    local = torch.ones(1 << 20)
+    keeper.history = [local]
+    alive = weakref.ref(local)
+    os.kill(os.getpid(), signal.SIGUSR2)
+    for _ in range(100):
+        time.sleep(0.01)
+    keeper.history.clear()
+    del local
+    print("alive" if alive() is not None else "freed", flush=True)
+    keeper.history.append(torch.ones(1 << 20))
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
 
 
 def mode_generate(device, mode=torch.no_grad):
