@@ -259,6 +259,7 @@ set(MEMLEDGER_COMMAND_SOURCES
   prediction/run_files.cc
   prediction/seen_part.cc
   prediction/writes.cc
+  registry/core/foreign_libraries.cc
   registry/core/loaded_libraries.cc
   runner/allocator_setting.cc
   runner/child_process.cc

@@ -14,6 +14,7 @@
 #include "registry/registry.h"
 #include "registry/stacks.h"
 #include "tests/registry/line_programs.h"
+#include "tracker/line_profiler.h"
 
 std::vector<at::Tensor>& line_programs::kept() {
   static auto* const kept = new std::vector<at::Tensor>;
@@ -67,6 +68,40 @@ TEST_CASE("the same line for every byte") {
       CHECK(line.find("line_programs.cc:") != std::string::npos);
     if (tail_called.count(plain[i].name) == 0)
       CHECK(text_of(bytes_of_lines(optimized[i])) == text_of(expected));
+  }
+}
+
+BytesOfLines profiled_bytes(const Program& program, const std::string& function) {
+  LineProfiler profiler({function});
+  {
+    const auto on = profiler.enable();
+    program.run(kBytes);
+    line_programs::kept().clear();
+  }
+  BytesOfLines lines;
+  for (const LineTable& table : profiler.profile().tables) {
+    for (const LineRow& row : table.rows) {
+      const int64_t bytes = row.figures ? row.figures->line_allocated : 0;
+      if (bytes >= kBytes) lines[std::to_string(row.line)] += bytes;
+    }
+  }
+  return lines;
+}
+
+// What runs of a coroutine is another function than the one that begins it.
+TEST_CASE("line profiles have the same line for every byte, too") {
+  const std::map<std::string, std::string> inner = {{"coroutine", "steps"}};
+  const std::set<std::string> tail_called = {"tail_call"};
+  const std::vector<Program> plain = line_programs::unoptimized::all();
+  const std::vector<Program> optimized = line_programs::optimized::all();
+  for (size_t i = 0; i < plain.size(); ++i) {
+    CAPTURE(plain[i].name);
+    if (tail_called.count(plain[i].name) > 0) continue;
+    const auto other = inner.find(plain[i].name);
+    const std::string function = other == inner.end() ? plain[i].name : other->second;
+    const BytesOfLines expected = profiled_bytes(plain[i], function);
+    CHECK(!expected.empty());
+    CHECK(text_of(profiled_bytes(optimized[i], function)) == text_of(expected));
   }
 }
 

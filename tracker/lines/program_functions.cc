@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -76,13 +77,24 @@ class Mapped {
   size_t size_ = 0;
 };
 
-std::string demangled(const char* name) {
-  // Without the suffix of GCC's clones: `_Z3foov.cold`, `.part.0`, `.isra.0`.
-  const std::string whole(name, std::strcspn(name, "."));
+// Returns nothing for what is no mangled name.
+std::optional<std::string> demangled_whole(const std::string& name) {
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> text(
-      abi::__cxa_demangle(whole.c_str(), nullptr, nullptr, &status), &std::free);
-  return status == 0 && text ? std::string(text.get()) : whole;
+      abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), &std::free);
+  if (status != 0 || !text) return std::nullopt;
+  return text.get();
+}
+
+// Without what GCC's clones end with: `_Z3foov.cold`, `.part.0`, `.isra.0`. The parts of a
+// coroutine have a dot within their names, too.
+std::string demangled(const char* name) {
+  if (std::optional<std::string> text = demangled_whole(name)) {
+    text->resize(std::min(text->find(" [clone"), text->size()));
+    return *text;
+  }
+  const std::string whole(name, std::strcspn(name, "."));
+  return demangled_whole(whole).value_or(whole);
 }
 
 void read_symbols(const Module& module, std::vector<ProgramFunction>& functions) {
