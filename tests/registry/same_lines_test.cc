@@ -61,7 +61,7 @@ TEST_CASE("the same line for every byte") {
   REQUIRE(plain.size() == optimized.size());
   CHECK(plain.size() >= 20);
   for (size_t i = 0; i < plain.size(); ++i) {
-    CAPTURE(plain[i].name);
+    CAPTURE(std::string(plain[i].name));
     const BytesOfLines expected = bytes_of_lines(plain[i]);
     CHECK(!expected.empty());
     for (const auto& [line, bytes] : expected)
@@ -95,7 +95,7 @@ TEST_CASE("line profiles have the same line for every byte, too") {
   const std::vector<Program> plain = line_programs::unoptimized::all();
   const std::vector<Program> optimized = line_programs::optimized::all();
   for (size_t i = 0; i < plain.size(); ++i) {
-    CAPTURE(plain[i].name);
+    CAPTURE(std::string(plain[i].name));
     if (tail_called.count(plain[i].name) > 0) continue;
     const auto other = inner.find(plain[i].name);
     const std::string function = other == inner.end() ? plain[i].name : other->second;
