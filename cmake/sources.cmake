@@ -37,6 +37,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/core/byte_counters.cc
   registry/core/event_ring.cc
   registry/core/fork_safe_mutex.cc
+  registry/core/foreign_libraries.cc
   registry/core/huge_pages.cc
   registry/core/ledger.cc
   registry/core/loaded_libraries.cc
@@ -55,6 +56,8 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/hooks/cpu_allocator.cc
   registry/hooks/cuda_allocator.cc
   registry/hooks/external_storages.cc
+  registry/hooks/inlined_calls.cc
+  registry/hooks/libdw.cc
   registry/hooks/operator_observer.cc
   registry/hooks/python_stack.cc
   registry/hooks/stack_sampler.cc
@@ -259,6 +262,7 @@ set(MEMLEDGER_COMMAND_SOURCES
   prediction/run_files.cc
   prediction/seen_part.cc
   prediction/writes.cc
+  registry/core/foreign_libraries.cc
   registry/core/loaded_libraries.cc
   runner/allocator_setting.cc
   runner/child_process.cc

@@ -257,8 +257,8 @@ Command declare_run(RunWords& words) {
        "ui.perfetto.dev, a .pickle file for pytorch.org/memory_viz.",
        reports, timeline()},
       {"--stacks", "WHOSE", &options.stacks,
-       "Note the program's line with allocations: off, all, or sampled, which\n"
-       "in a Python program is the default.",
+       "Note the program's line with allocations: off, all, or sampled by\n"
+       "bytes, the default.",
        reports},
       {"--detail", "HOW", &options.detail,
        "What to note of each tensor: all, or names, which costs less: who made\n"

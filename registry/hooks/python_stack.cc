@@ -246,6 +246,17 @@ std::vector<void*> PythonStack::take() noexcept {
 
 void PythonStack::stop() noexcept { stopped.store(true); }
 
+bool PythonStack::is_in_process() noexcept {
+  if (stopped.load(std::memory_order_relaxed)) return true;
+  static std::atomic<void*> known{nullptr};  // Python may come later
+  void* function = known.load(std::memory_order_relaxed);
+  if (function == nullptr) {
+    function = dlsym(RTLD_DEFAULT, "Py_IsInitialized");
+    known.store(function, std::memory_order_relaxed);
+  }
+  return function != nullptr && reinterpret_cast<int (*)()>(function)() != 0;
+}
+
 bool PythonStack::has(const void* address) noexcept {
   return (reinterpret_cast<uintptr_t>(address) & kMark) != 0;
 }

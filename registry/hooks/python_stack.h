@@ -24,6 +24,9 @@ class PythonStack {
   // Takes no more, as Python is about to end.
   static void stop() noexcept;
 
+  // Returns whether Python runs in this process, or did before stop().
+  static bool is_in_process() noexcept;
+
   static bool has(const void* address) noexcept;
   static StackFrame frame_at(const void* address);
   // Returns whether the frame is PyTorch's or Python's own.

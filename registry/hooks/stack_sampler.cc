@@ -7,11 +7,14 @@
 #include <atomic>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <string_view>
 
+#include "registry/core/foreign_libraries.h"
 #include "registry/core/loaded_libraries.h"
 #include "registry/core/lock.h"
+#include "registry/hooks/inlined_calls.h"
 #include "registry/hooks/python_stack.h"
 #include "registry/second_copy/copies.h"
 #include "registry/state.h"
@@ -24,8 +27,8 @@ using Policy = StackOptions::Policy;
 
 std::atomic<Policy> policy{Policy::kNone};
 std::atomic<int64_t> policy_bytes{0};
-std::atomic<Policy> python_policy{Policy::kNone};
-std::atomic<int64_t> python_bytes{0};
+std::atomic<Policy> default_policy{Policy::kNone};
+std::atomic<int64_t> default_bytes{0};
 std::atomic<bool> follows_nodes{false};
 
 // xorshift64*: good enough for sampling.
@@ -68,19 +71,12 @@ bool is_of_memledger(const StackFrame& frame) {
           frame.function.find("memledger::allocate_") != std::string::npos);
 }
 
-// A header of LibTorch's or of the C++ library's.
+// A header of LibTorch's, of the C++ library's or of the system's.
 bool is_foreign_source(const std::string& file) {
-  for (const char* const part : {"/ATen/", "/c10/", "/torch/", "/include/c++/"}) {
+  for (const char* const part :
+       {"/ATen/", "/c10/", "/include/torch/", "/torch/csrc/", "/torch/include/",
+        "/libtorch/include/", "/include/c++/", "/usr/include/", "/lib/gcc/"}) {
     if (file.find(part) != std::string::npos) return true;
-  }
-  return false;
-}
-
-// By a library's file name.
-bool is_foreign_library(std::string_view file) {
-  for (const std::string_view library :
-       {"libtorch", "libc10", "libstdc++", "libc.so", "libmemledger"}) {
-    if (starts_with(file, library)) return true;
   }
   return false;
 }
@@ -91,8 +87,7 @@ struct OwnAddresses {
   std::vector<void*> addresses;
 
   static int remove_of(dl_phdr_info* library, size_t /*size*/, void* own) {
-    if (library->dlpi_name == nullptr || !is_foreign_library(base_name(library->dlpi_name)))
-      return 0;
+    if (library->dlpi_name == nullptr || !core::is_foreign_library(library->dlpi_name)) return 0;
     std::vector<void*>& addresses = static_cast<OwnAddresses*>(own)->addresses;
     for (int i = 0; i < library->dlpi_phnum; ++i) {
       const auto& segment = library->dlpi_phdr[i];
@@ -107,8 +102,9 @@ struct OwnAddresses {
   }
 };
 
+// For frames that LibTorch has looked up: the line may be one of a function that was inlined.
 bool is_of_program(const StackFrame& frame) {
-  if (is_foreign_library(base_name(frame.file))) return false;
+  if (core::is_foreign_library(frame.file)) return false;
   if (frame.function.empty()) return frame.line > 0 && !is_foreign_source(frame.file);
   for (const std::string_view space :
        {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "memledger::Tracking",
@@ -134,10 +130,17 @@ bool is_compiled(const std::string& path) {
   return answer->second;
 }
 
+// The frames of one return address, innermost first: calls that were inlined, then the function
+// that has the frame on the stack. `exact`: each has its own line.
+struct FramesOfAddress {
+  std::vector<StackFrame> frames;
+  bool exact = false;
+};
+
 // Frames by address. LibTorch is asked without the lock.
 struct Symbols {
   core::Lock lock;
-  std::map<void*, StackFrame> known;
+  std::map<void*, FramesOfAddress> known;
   std::map<uint32_t, StackFrame> of_program;  // by stack
 };
 
@@ -156,13 +159,14 @@ __attribute__((constructor(101))) void make_symbolizer() {
   }
 }
 
-std::vector<StackFrame> without_memledger(std::vector<StackFrame> frames) {
-  // Only at the inner end, as a program may have functions with such names.
-  const auto first = std::find_if_not(frames.begin(), frames.end(), [](const StackFrame& frame) {
-    return is_of_memledger(frame) || frame.function.find("torch::unwind::") != std::string::npos;
+// Only at the inner end, as a program may have functions with such names.
+void remove_memledger(std::vector<FramesOfAddress>& stack) {
+  const auto first = std::find_if_not(stack.begin(), stack.end(), [](const FramesOfAddress& at) {
+    const StackFrame& function = at.frames.back();
+    return is_of_memledger(function) ||
+           function.function.find("torch::unwind::") != std::string::npos;
   });
-  frames.erase(frames.begin(), first);
-  return frames;
+  stack.erase(stack.begin(), first);
 }
 
 // The innermost frame that is neither PyTorch's nor Python's, else the innermost of all.
@@ -174,19 +178,38 @@ StackFrame program_frame_of_python(const std::vector<void*>& addresses) {
   return PythonStack::frame_at(addresses.front());
 }
 
+// Returns each address's frames, at least one.
+std::vector<FramesOfAddress> look_up(const std::vector<void*>& addresses);
+
+// Returns null where none of them is the program's own.
+const StackFrame* own_frame(const std::vector<StackFrame>& exact_frames) {
+  const auto own =
+      std::find_if(exact_frames.begin(), exact_frames.end(), [](const StackFrame& frame) {
+        return frame.line > 0 && !is_foreign_source(frame.file) && !is_of_memledger(frame);
+      });
+  return own == exact_frames.end() ? nullptr : &*own;
+}
+
 StackFrame find_program_frame(uint32_t stack) {
   OwnAddresses own{stack_addresses(stack)};
   if (!own.addresses.empty() && PythonStack::has(own.addresses.front()))
     return program_frame_of_python(own.addresses);
   core::for_each_loaded_library(&OwnAddresses::remove_of, &own);
-  for (StackFrame& frame : without_memledger(frames_at(own.addresses))) {
+  std::vector<FramesOfAddress> found = look_up(own.addresses);
+  remove_memledger(found);
+  for (const FramesOfAddress& at : found) {
+    if (at.exact) {
+      if (const StackFrame* const frame = own_frame(at.frames)) return *frame;
+      continue;
+    }
+    StackFrame frame = at.frames.back();
     if (!is_of_program(frame)) continue;
     if (is_foreign_source(frame.file)) {
       // The line is in a header whose function was inlined here.
       frame.file.clear();
       frame.line = 0;
     }
-    return std::move(frame);
+    return frame;
   }
   return {};
 }
@@ -203,26 +226,32 @@ void StackSampler::set(StackOptions options) noexcept {
   note_whether_some_are_taken();
 }
 
-void StackSampler::set_python(StackOptions options) noexcept {
-  python_bytes.store(options.bytes, std::memory_order_relaxed);
-  python_policy.store(options.policy, std::memory_order_relaxed);
+void StackSampler::set_default(StackOptions options) noexcept {
+  default_bytes.store(options.bytes, std::memory_order_relaxed);
+  default_policy.store(options.policy, std::memory_order_relaxed);
   note_whether_some_are_taken();
+}
+
+bool StackSampler::samples() noexcept {
+  const Policy wanted = policy.load(std::memory_order_relaxed);
+  return (wanted == Policy::kNone ? default_policy.load(std::memory_order_relaxed) : wanted) ==
+         Policy::kSampled;
 }
 
 // By whom sets both policies: one thread at a time, or one at load.
 void StackSampler::note_whether_some_are_taken() noexcept {
   takes_some_.store(policy.load(std::memory_order_relaxed) != Policy::kNone ||
-                        python_policy.load(std::memory_order_relaxed) != Policy::kNone,
+                        default_policy.load(std::memory_order_relaxed) != Policy::kNone,
                     std::memory_order_relaxed);
 }
 
 StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbytes) noexcept {
   int64_t bytes = policy_bytes.load(std::memory_order_relaxed);
   Policy wanted = policy.load(std::memory_order_relaxed);
-  const bool of_python = wanted == Policy::kNone;
-  if (of_python) {
-    wanted = python_policy.load(std::memory_order_relaxed);
-    bytes = python_bytes.load(std::memory_order_relaxed);
+  const bool is_default = wanted == Policy::kNone;
+  if (is_default) {
+    wanted = default_policy.load(std::memory_order_relaxed);
+    bytes = default_bytes.load(std::memory_order_relaxed);
   }
   Taken taken;
   switch (wanted) {
@@ -237,7 +266,7 @@ StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbyt
     case Policy::kAll:
       break;
   }
-  taken.stack = of_python ? take_python() : take_program_now();
+  taken.stack = is_default ? take_default() : take_program_now();
   if (thread.forward_stack != 0) taken.stack = joined(taken.stack, thread.forward_stack);
   if (taken.stack == 0) return taken;
   taken.weight = 1;
@@ -252,8 +281,8 @@ void StackSampler::follow_nodes() noexcept { follows_nodes.store(true, std::memo
 
 core::StackId StackSampler::take_of_operator() noexcept {
   if (!follows_nodes.load(std::memory_order_relaxed)) return 0;
-  const bool is_python = python_policy.load(std::memory_order_relaxed) != Policy::kNone;
-  return is_python ? take_python() : take_program_now();
+  const bool is_default = default_policy.load(std::memory_order_relaxed) != Policy::kNone;
+  return is_default ? take_default() : take_program_now();
 }
 
 core::StackId StackSampler::take_with_operator(const core::ThreadContext& thread) noexcept {
@@ -278,6 +307,12 @@ core::StackId StackSampler::joined(core::StackId own, core::StackId of_operator)
 }
 
 core::StackId StackSampler::take_python() noexcept { return table().intern(PythonStack::take()); }
+
+// In a Python process a thread without frames of Python's has none of the program's.
+core::StackId StackSampler::take_default() noexcept {
+  const core::StackId of_python = take_python();
+  return of_python != 0 || PythonStack::is_in_process() ? of_python : take_now();
+}
 
 core::StackId StackSampler::take_program_now() noexcept {
   const core::StackId of_python = take_python();
@@ -323,6 +358,7 @@ core::StackTable& StackSampler::table() noexcept {
 }
 
 void StackSampler::lock_for_fork() {
+  InlinedCalls::lock_for_fork();
   symbols().lock.lock();
   PythonStack::lock_for_fork();
   core::lock_loaded_libraries_for_fork();
@@ -334,6 +370,7 @@ void StackSampler::unlock_after_fork() {
   core::unlock_loaded_libraries_after_fork();
   PythonStack::unlock_after_fork();
   symbols().lock.unlock();
+  InlinedCalls::unlock_after_fork();
 }
 
 std::string to_string(const StackFrame& frame) {
@@ -345,10 +382,72 @@ std::string to_string(const StackFrame& frame) {
 
 std::vector<StackFrame> stack_frames(uint32_t stack) {
   if (const CopyOffer* const first = first_copy()) return first->services->stack_frames(stack);
-  return without_memledger(frames_at(StackSampler::table().frames(stack)));
+  std::vector<FramesOfAddress> found = look_up(StackSampler::table().frames(stack));
+  remove_memledger(found);
+  std::vector<StackFrame> frames;
+  for (FramesOfAddress& at : found)
+    std::move(at.frames.begin(), at.frames.end(), std::back_inserter(frames));
+  return frames;
 }
 
 std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
+  std::vector<StackFrame> frames;
+  frames.reserve(addresses.size());
+  for (FramesOfAddress& at : look_up(addresses)) frames.push_back(std::move(at.frames.back()));
+  return frames;
+}
+
+namespace {
+
+// Returns nothing where LibTorch cannot look up.
+std::vector<torch::unwind::Frame> symbolized_by_libtorch(const std::vector<void*>& addresses) {
+  if (addresses.empty()) return {};
+  core::calling_out();
+  try {
+    const core::UsesLoadedLibraries uses;
+    find_libraries_of(addresses);
+    return torch::unwind::symbolize(addresses, torch::unwind::Mode::fast);
+  } catch (...) {
+    return {};
+  }
+}
+
+StackFrame frame_of(const torch::unwind::Frame& symbolized) {
+  // Without a line LibTorch gives an offset, or nothing.
+  const bool has_source = symbolized.lineno > 0 && !is_compiled(symbolized.filename);
+  return {symbolized.funcname, symbolized.filename,
+          has_source ? static_cast<int64_t>(symbolized.lineno) : 0};
+}
+
+// Debug information has no parameters and no namespaces for a function that only its file sees.
+bool has_full_name(const StackFrame& frame) {
+  return frame.function == "main" || frame.function.find('(') != std::string::npos;
+}
+
+std::map<void*, FramesOfAddress> find_frames(const std::vector<void*>& addresses) {
+  std::map<void*, FramesOfAddress> found;
+  std::vector<void*> others;
+  std::vector<std::vector<StackFrame>> exact = InlinedCalls::frames_at(addresses);
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const bool is_exact = !exact[i].empty();
+    if (!is_exact || !has_full_name(exact[i].back())) others.push_back(addresses[i]);
+    if (is_exact) found[addresses[i]] = {std::move(exact[i]), true};
+  }
+  const std::vector<torch::unwind::Frame> symbolized = symbolized_by_libtorch(others);
+  const core::LockHolder hold(symbols().lock);  // is_compiled()
+  for (size_t i = 0; i < others.size(); ++i) {
+    StackFrame frame = i < symbolized.size() ? frame_of(symbolized[i]) : StackFrame();
+    FramesOfAddress& at = found[others[i]];
+    if (!at.exact) {
+      at.frames = {std::move(frame)};
+    } else if (!frame.function.empty()) {
+      at.frames.back().function = std::move(frame.function);
+    }
+  }
+  return found;
+}
+
+std::vector<FramesOfAddress> look_up(const std::vector<void*>& addresses) {
   std::vector<void*> unknown;
   {
     const core::LockHolder hold(symbols().lock);
@@ -357,36 +456,25 @@ std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
         unknown.push_back(address);
     }
   }
-  std::vector<torch::unwind::Frame> symbolized;
   if (!unknown.empty()) {
-    core::calling_out();
-    try {
-      const core::UsesLoadedLibraries uses;
-      find_libraries_of(unknown);
-      symbolized = torch::unwind::symbolize(unknown, torch::unwind::Mode::fast);
-    } catch (...) {
-      symbolized.clear();
-    }
+    std::map<void*, FramesOfAddress> found = find_frames(unknown);
+    const core::LockHolder hold(symbols().lock);
+    symbols().known.merge(found);
   }
-  std::vector<StackFrame> frames;
-  frames.reserve(addresses.size());
+  std::vector<FramesOfAddress> result;
+  result.reserve(addresses.size());
   const core::LockHolder hold(symbols().lock);
-  for (size_t i = 0; i < unknown.size(); ++i) {
-    StackFrame frame;
-    if (i < symbolized.size()) {
-      // Without a line LibTorch gives an offset, or nothing.
-      const bool has_source = symbolized[i].lineno > 0 && !is_compiled(symbolized[i].filename);
-      frame = {symbolized[i].funcname, symbolized[i].filename,
-               has_source ? static_cast<int64_t>(symbolized[i].lineno) : 0};
-    }
-    symbols().known[unknown[i]] = std::move(frame);
-  }
   for (void* const address : addresses) {
-    frames.push_back(PythonStack::has(address) ? PythonStack::frame_at(address)
-                                               : symbols().known[address]);
+    if (PythonStack::has(address)) {
+      result.push_back({{PythonStack::frame_at(address)}, false});
+    } else {
+      result.push_back(symbols().known[address]);
+    }
   }
-  return frames;
+  return result;
 }
+
+}  // namespace
 
 StackFrame program_frame(uint32_t stack) {
   {

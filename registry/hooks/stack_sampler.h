@@ -18,10 +18,13 @@ class StackSampler {
   };
 
   static void set(StackOptions options) noexcept;
-  // For storages that set() takes none of, in a Python program: Python's stack, kFrom excepted.
-  static void set_python(StackOptions options) noexcept;
+  // For storages that set() takes none of, kFrom excepted: Python's stack in a process with Python,
+  // and only that; else the program's own.
+  static void set_default(StackOptions options) noexcept;
   // False: take() would take none of any storage. One load.
   static bool takes_some() noexcept { return takes_some_.load(std::memory_order_relaxed); }
+  // Returns whether the lines of some storages are missing only because they were not sampled.
+  static bool samples() noexcept;
   // Takes those of operators that make autograd nodes, too: a node runs on a thread without lines
   // of the program, and what it allocates has its operator's frames behind its own. For the life of
   // the process.
@@ -48,6 +51,7 @@ class StackSampler {
   static std::atomic<bool> takes_some_;
   static void note_whether_some_are_taken() noexcept;
   static core::StackId take_python() noexcept;
+  static core::StackId take_default() noexcept;
   static core::StackId joined(core::StackId own, core::StackId of_operator) noexcept;
 };
 

@@ -639,7 +639,7 @@ void measure_if_asked() {
   if (dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr) {
     options.stacks = StackOptions::from(kStackFrom);
   } else {
-    StackSampler::set_python(StackOptions::from(kPythonStackFrom));
+    StackSampler::set_default(StackOptions::from(kPythonStackFrom));
   }
   StackSampler::follow_nodes();
   static const auto* const tracking = new ScopedTracking(options);  // never ends

@@ -18,9 +18,12 @@
 
 #include "registry/device_statistics.h"
 #include "registry/hooks/before_resets.h"
+#include "registry/hooks/inlined_calls.h"
+#include "registry/hooks/stack_sampler.h"
 #include "registry/libtorch/libtorch_version.h"
 #include "registry/libtorch/newest_libtorch.h"
 #include "registry/registry.h"
+#include "registry/stacks.h"
 #include "registry/step_history.h"
 #include "reporter/formats/report_page.h"
 #include "reporter/formats/run_causes.h"
@@ -222,9 +225,42 @@ void tell_end(CollectedRun& run, const ProgramEnd& end) {
       end.goes_on() || end.kind == ProgramEnd::Kind::kSignal || !run.failures.empty();
 }
 
+// Calls back with each row of a storage that is at least a hundredth of its device's peak.
+template <typename Visit>
+void for_each_large(const Report& peaks, const Visit& visit) {
+  for (const DeviceReport& device : peaks.devices) {
+    for (const ReportRow& row : device.rows) {
+      if (row.kind == RowKind::kStorage && row.nbytes.value_or(0) * 100 >= device.total_bytes)
+        visit(row);
+    }
+  }
+}
+
+// Where lines are missing, and what brings them.
+std::string lines_note(const Report& peaks) {
+  bool has_some = false, lacks_some = false, has_cpp = false;
+  for_each_large(peaks, [&](const ReportRow& row) {
+    if (row.stack != 0) {
+      has_some = true;
+      const std::vector<void*> addresses = stack_addresses(row.stack);
+      has_cpp = has_cpp || (!addresses.empty() && !is_of_python(addresses.front()));
+    } else if (!row.adopted && row.autograd_node.empty() && row.phase != Phase::kBackward) {
+      lacks_some = true;
+    }
+  });
+  std::string note;
+  if (has_some && lacks_some && StackSampler::samples())
+    note += "lines are sampled by bytes: --stacks=all has that of every tensor\n";
+  if (has_cpp && !InlinedCalls::are_known())
+    note +=
+        "libdw.so.1 is not there: a line in an inlined call is missing (Debian and Ubuntu: "
+        "apt-get install libdw1)\n";
+  return note;
+}
+
 std::string below_summary(const CollectedRun& run) {
   const std::string note = newer_libtorch_note(TORCH_VERSION);
-  return run.failures + (note.empty() ? "" : note + "\n");
+  return lines_note(run.peaks) + run.failures + (note.empty() ? "" : note + "\n");
 }
 
 RunOfDevice with_steps(DeviceReport peak, const StepHistory& steps, const Report& last,

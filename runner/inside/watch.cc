@@ -522,8 +522,6 @@ void report_out_of_memory() {
   if (const absl::Status status = write_out_of_memory_reports(options); !status.ok()) tell(status);
 }
 
-// Python's lines unless told otherwise: those of C++ are looked up in debug information when they
-// are shown, which takes its time.
 RegistryOptions options_for(const std::string& stacks, const std::string& detail) {
   RegistryOptions options;
   const bool names_only = detail == "names";
@@ -531,7 +529,7 @@ RegistryOptions options_for(const std::string& stacks, const std::string& detail
   if (stacks == "all") options.stacks = StackOptions::all();
   if (stacks == "sampled") options.stacks = StackOptions::sampled(kBytesPerStack);
   if (stacks.empty() && !names_only)
-    StackSampler::set_python(StackOptions::sampled(kBytesPerStack));
+    StackSampler::set_default(StackOptions::sampled(kBytesPerStack));
   return options;
 }
 

@@ -49,6 +49,19 @@ PairedRatio bare_against_watched(size_t pairs, const RegistryOptions& options,
   });
 }
 
+// What `memledger run` takes for lines: --stacks=off against its default.
+PairedRatio watched_against_lines(size_t pairs, const std::function<void()>& work) {
+  constexpr int64_t kBytesPerStack = int64_t{256} << 10;
+  RegistryOptions lines;
+  lines.stacks = StackOptions::sampled(kBytesPerStack);
+  const auto watched = [&work](const RegistryOptions& options) {
+    const ScopedTracking tracking(options);
+    work();
+  };
+  return compare(
+      pairs, [&] { watched({}); }, [&] { watched(lines); });
+}
+
 template <class Net>
 std::function<void()> training_step(Net net, const at::Tensor& input, int repeats) {
   auto optimizer = std::make_shared<torch::optim::SGD>(
@@ -205,6 +218,8 @@ void run(bool smoke) {
     const auto mlp = models::Mlp(options);
     const auto step = training_step(mlp, torch::randn({64, 256}), 20);
     show("20 MLP steps (4 x 256, batch 64)", bare_against_watched(smoke ? 3 : 300, {}, step));
+    show("the same, watched against watched with sampled lines",
+         watched_against_lines(smoke ? 3 : 300, step));
     RegistryOptions allocator_only;
     allocator_only.operators = false;
     show("the same, allocator hook only",

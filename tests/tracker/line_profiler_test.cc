@@ -6,6 +6,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <dlfcn.h>
 #include <link.h>
@@ -125,8 +126,20 @@ __attribute__((always_inline)) inline at::Tensor inlined_bytes(int64_t n) {
   return at::empty({n}, at::kByte);
 }
 
+constexpr int64_t kLineOfInlined = __LINE__ + 2;
 KEPT int64_t with_inlined(int64_t n) {
   const at::Tensor one = inlined_bytes(n);
+  return one.numel();
+}
+
+constexpr int64_t kLineOfBranch = __LINE__ + 4;
+KEPT int64_t with_branch(int64_t n) {
+  at::Tensor one;
+  if (n > 3) {
+    one = at::zeros({n}, at::kByte);
+  } else {
+    one = inlined_bytes(n);
+  }
   return one.numel();
 }
 
@@ -643,17 +656,25 @@ TEST_CASE("the first row is of every run: after disable() and enable(), and afte
 #endif
 
 #ifndef EXPECT_NO_LINES
-TEST_CASE("code that was inlined: its bytes are its caller's line's, and a note names it") {
-  LineProfiler profiler({"profiled::with_inlined"});
+void check_only_line(const LineProfile& profile, const std::string& function, int64_t line,
+                     int64_t bytes) {
+  const LineTable& table = table_of(profile, function);
+  for (const LineRow& row : table.rows) {
+    CAPTURE(row.line);
+    CHECK((row.figures ? row.figures->line_allocated : 0) == (row.line == line ? bytes : 0));
+  }
+  for (const std::string& note : table.notes)
+    CHECK_MESSAGE(note.find("inlined") == std::string::npos, note);
+}
+
+TEST_CASE("code that was inlined: its bytes are those of the line that calls it") {
+  LineProfiler profiler({"profiled::with_inlined", "profiled::with_branch"});
   const auto on = profiler.enable();
   CHECK(profiled::with_inlined(321) == 321);
+  CHECK(profiled::with_branch(4321) == 4321);
   const LineProfile profile = profiler.profile();
-  const LineTable& table = table_of(profile, "profiled::with_inlined");
-  CHECK(sum_of(table) == 321);
-  std::string notes;
-  for (const std::string& note : table.notes) notes += note + '\n';
-  CHECK_MESSAGE(notes.find(": with code of ") != std::string::npos, notes);
-  CHECK_MESSAGE(notes.find(", which was inlined") != std::string::npos, notes);
+  check_only_line(profile, "profiled::with_inlined", profiled::kLineOfInlined, 321);
+  check_only_line(profile, "profiled::with_branch", profiled::kLineOfBranch, 4321);
 }
 #endif
 

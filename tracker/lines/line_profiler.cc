@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "registry/hooks/inlined_calls.h"
 #include "registry/recording.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
@@ -45,13 +46,20 @@ struct Shown {
 
 void* return_address_at(uintptr_t address) { return reinterpret_cast<void*>(address + 1); }
 
-// Returns the source line of each address of the function's code.
-std::vector<StackFrame> frames_of(const ProgramFunction& function) {
-  std::vector<void*> addresses;
+// The frames in a function's code. Where inlined calls are known, one for each part of it, and they
+// are the function's own; else one for each address, which may be of what was inlined there.
+struct Code {
+  std::vector<StackFrame> frames;
+  bool has_inlined_calls = false;
+};
+
+Code code_of(const ProgramFunction& function) {
+  std::vector<void*> addresses = InlinedCalls::places(function.begin, function.end);
+  const bool has_inlined_calls = !addresses.empty();
   const uintptr_t end = std::min(function.end, function.begin + kMostCodeBytes);
-  for (uintptr_t address = function.begin; address < end; ++address)
+  for (uintptr_t address = function.begin; !has_inlined_calls && address < end; ++address)
     addresses.push_back(return_address_at(address));
-  return frames_at(addresses);
+  return {frames_at(addresses), has_inlined_calls};
 }
 
 // Makes a profile from what was recorded.
@@ -199,7 +207,8 @@ class TableMaker {
     shown_of_[&function] = i;
     Shown& shown = shown_[i];
     if (shown.first == 0) return;
-    std::vector<StackFrame> frames = frames_of(function);
+    Code code = code_of(function);
+    const std::vector<StackFrame>& frames = code.frames;
     if (shown.last == shown.first) {
       // The source is elsewhere, or not what was compiled: the lines are still known.
       for (const StackFrame& frame : frames) {
@@ -209,7 +218,7 @@ class TableMaker {
     for (const StackFrame& frame : frames) {
       if (is_inside(shown, frame)) shown.lines_with_code.insert(frame.line);
     }
-    code_[&function] = std::move(frames);
+    code_[&function] = std::move(code);
   }
 
   static bool is_inside(const Shown& shown, const StackFrame& frame) {
@@ -280,13 +289,18 @@ class TableMaker {
     }
   }
 
-  // Returns the line of a call. In optimised code it may be in a function that was inlined: its
-  // bytes are then those of the last own line before it.
+  // Returns the line of a call, 0 where it is none of the function's. Without inlined calls it may
+  // be in a function that was inlined: its bytes are then those of the last own line before it.
   int64_t line_of(size_t index, uintptr_t call, std::map<int64_t, std::set<std::string>>& merged) {
     const Shown& shown = shown_[index];
     if (shown.first == 0) return 0;
     const ProgramFunction* const function = functions_.at(call);
-    const std::vector<StackFrame>& frames = code_[function];
+    const Code& code = code_[function];
+    const std::vector<StackFrame>& frames = code.frames;
+    if (code.has_inlined_calls) {
+      const StackFrame frame = frames_at({return_address_at(call)}).front();
+      return is_inside(shown, frame) ? frame.line : 0;
+    }
     const size_t offset = call - function->begin;
     if (offset >= frames.size()) return 0;
     if (is_inside(shown, frames[offset])) return frames[offset].line;
@@ -361,7 +375,7 @@ class TableMaker {
   std::vector<std::string> missing_;
   std::vector<Shown> shown_;
   std::map<const ProgramFunction*, size_t> shown_of_;
-  std::map<const ProgramFunction*, std::vector<StackFrame>> code_;
+  std::map<const ProgramFunction*, Code> code_;
 };
 
 }  // namespace

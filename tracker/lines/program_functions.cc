@@ -11,9 +11,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
+#include "registry/core/foreign_libraries.h"
 #include "registry/core/loaded_libraries.h"
 #include "text/names.h"
 
@@ -29,57 +31,6 @@ bool starts_with(std::string_view text, std::string_view start) {
   return text.substr(0, start.size()) == start;
 }
 
-// Prefixes are long enough to spare users' libraries, such as libcustom_ops.so and
-// libtorchvision.so.
-bool is_others(std::string_view path) {
-  const std::string_view file = base_name(path);
-  for (const std::string_view name : {"libtorch.so",
-                                      "libtorch_cpu",
-                                      "libtorch_cuda",
-                                      "libtorch_python",
-                                      "libtorch_global_deps",
-                                      "libtorch_nvshmem",
-                                      "libc10.so",
-                                      "libc10_cuda",
-                                      "libshm.so",
-                                      "libcuda.so",
-                                      "libcudart",
-                                      "libcublas",
-                                      "libcudnn",
-                                      "libcufft",
-                                      "libcufile",
-                                      "libcupti",
-                                      "libcurand",
-                                      "libcusolver",
-                                      "libcusparse",
-                                      "libcudss",
-                                      "libnvrtc",
-                                      "libnvJitLink",
-                                      "libnvToolsExt",
-                                      "libnvshmem",
-                                      "libnvidia",
-                                      "libnccl",
-                                      "libstdc++",
-                                      "libc.so",
-                                      "libm.so",
-                                      "libgcc_s",
-                                      "libgomp",
-                                      "libdl.so",
-                                      "librt.so",
-                                      "libpthread",
-                                      "libmemledger",
-                                      "ld-linux",
-                                      "linux-vdso",
-                                      "libpython",
-                                      "libz.so",
-                                      "libasan",
-                                      "libubsan",
-                                      "libtsan"}) {
-    if (starts_with(file, name)) return true;
-  }
-  return false;
-}
-
 int note_module(dl_phdr_info* info, size_t, void* result) {
   auto& modules = *static_cast<std::vector<Module>*>(result);
   std::string path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
@@ -87,7 +38,7 @@ int note_module(dl_phdr_info* info, size_t, void* result) {
     if (!modules.empty()) return 0;  // only the first is the program
     path = "/proc/self/exe";
   }
-  if (!is_others(path)) modules.push_back({std::move(path), info->dlpi_addr});
+  if (!core::is_foreign_library(path)) modules.push_back({std::move(path), info->dlpi_addr});
   return 0;
 }
 
@@ -126,13 +77,24 @@ class Mapped {
   size_t size_ = 0;
 };
 
-std::string demangled(const char* name) {
-  // Without the suffix of GCC's clones: `_Z3foov.cold`, `.part.0`, `.isra.0`.
-  const std::string whole(name, std::strcspn(name, "."));
+// Returns nothing for what is no mangled name.
+std::optional<std::string> demangled_whole(const std::string& name) {
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> text(
-      abi::__cxa_demangle(whole.c_str(), nullptr, nullptr, &status), &std::free);
-  return status == 0 && text ? std::string(text.get()) : whole;
+      abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), &std::free);
+  if (status != 0 || !text) return std::nullopt;
+  return text.get();
+}
+
+// Without what GCC's clones end with: `_Z3foov.cold`, `.part.0`, `.isra.0`. The parts of a
+// coroutine have a dot within their names, too.
+std::string demangled(const char* name) {
+  if (std::optional<std::string> text = demangled_whole(name)) {
+    text->resize(std::min(text->find(" [clone"), text->size()));
+    return *text;
+  }
+  const std::string whole(name, std::strcspn(name, "."));
+  return demangled_whole(whole).value_or(whole);
 }
 
 void read_symbols(const Module& module, std::vector<ProgramFunction>& functions) {
