@@ -1,4 +1,4 @@
-"""What a device holds, and labels."""
+"""What a device holds, labels, and a promise about other threads."""
 
 import contextlib
 import ctypes
@@ -43,3 +43,20 @@ def label(text: str) -> Iterator[None]:
         yield
     finally:
         _library.plain("leave_label", entered)
+
+
+@contextlib.contextmanager
+def training_paused(promised: bool = True) -> Iterator[None]:
+    """Promises that no other thread touches gradients or optimizer states meanwhile.
+
+    Inside, this thread's reports read ``.grad`` as it is, beside other threads as well. Without it, where the process
+    has other threads, they know the gradients that ``backward()`` made, and list the others as not read. A broken
+    promise is a use after free.
+    """
+    if promised:
+        _library.plain("training_paused", 1)
+    try:
+        yield
+    finally:
+        if promised:
+            _library.plain("training_paused", 0)

@@ -8,6 +8,7 @@ import torch
 
 from . import _library
 from ._modules import Registered
+from .counters import training_paused as promise
 
 
 class MemReporter(_library.OfThisProcess):
@@ -69,9 +70,15 @@ class MemReporter(_library.OfThisProcess):
         max_rows: Optional[int] = None,
         sort: str = "bytes",
         group: str = "alike",
+        training_paused: bool = False,
     ) -> None:
-        """Prints a table of each device, or of one. ``verbose``: all rows, and who shares which storage."""
-        print(self._text("text", verbose, device, max_rows, sort, group), end="", file=file or sys.stdout)
+        """Prints a table of each device, or of one. ``verbose``: all rows, and who shares which storage.
+
+        ``training_paused`` promises what ``memledger.training_paused()`` does.
+        """
+        with promise(training_paused):
+            text = self._text("text", verbose, device, max_rows, sort, group)
+        print(text, end="", file=file or sys.stdout)
 
     def report_peak(self, device: Any = None, verbose: bool = False, *, file: Optional[TextIO] = None) -> None:
         """Prints who was alive when the device's bytes were highest."""

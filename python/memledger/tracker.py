@@ -8,6 +8,7 @@ import torch
 
 from . import _library
 from ._modules import Registered
+from .counters import training_paused as promise
 
 
 class MemTracker(_library.OfThisProcess):
@@ -69,11 +70,14 @@ class MemTracker(_library.OfThisProcess):
             _library.call("tracker_remove", self._handle, _library.encode(what))
         return self
 
-    def track(self, label: str = "") -> str:
-        """Writes what changed since the last call to the log, and returns it."""
+    def track(self, label: str = "", *, training_paused: bool = False) -> str:
+        """Writes what changed since the last call to the log, and returns it.
+
+        ``training_paused`` promises what ``memledger.training_paused()`` does.
+        """
         caller = sys._getframe(1)
         code = caller.f_code
-        with self._registered.named():
+        with promise(training_paused), self._registered.named():
             return _library.ask_two(
                 "tracker_track",
                 self._handle,
