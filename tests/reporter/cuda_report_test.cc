@@ -49,8 +49,8 @@ TEST_CASE("a report makes no CUDA context where the program has none") {
 }
 
 TEST_CASE("threads of autograd and of the virtual GPU are none of the program's outside backward") {
-  const at::Tensor leaf = at::ones({1000}, kCuda0).set_requires_grad(true);
   MemReporter reporter;
+  const at::Tensor leaf = at::ones({1000}, kCuda0).set_requires_grad(true);
   reporter.add_tensor("leaf", leaf);
   const auto kind = [&] {
     for (const ReportRow& row : of(reporter.collect(), kCuda0).rows) {
