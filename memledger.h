@@ -12,6 +12,7 @@
 #include "graph/saved_tensors.h"
 #include "prediction/predict.h"
 #include "registry/registry.h"
+#include "registry/training_paused.h"
 #include "registry/values_text.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"

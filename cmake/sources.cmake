@@ -45,12 +45,12 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/core/name_table.cc
   registry/core/operator_traits.cc
   registry/core/optimizer_phase.cc
+  registry/core/other_threads.cc
   registry/core/peak_labels.cc
   registry/core/record_list.cc
   registry/core/stack_table.cc
   registry/core/step_marks.cc
   registry/core/thread_context.cc
-  registry/core/training_threads.cc
   registry/hooks/before_resets.cc
   registry/hooks/block_hooks.cc
   registry/hooks/cpu_allocator.cc
@@ -72,6 +72,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/second_copy/copies.cc
   registry/second_copy/own_services.cc
   registry/snapshot.cc
+  registry/training_paused.cc
   registry/values_text.cc
   reporter/assembly/cuda_reconciliation.cc
   reporter/assembly/memory_maps.cc
@@ -443,6 +444,7 @@ set(MEMLEDGER_INTERFACE_HEADERS
   registry/snapshot.h
   registry/stacks.h
   registry/storage_kind.h
+  registry/training_paused.h
   registry/values_text.h
   registry/core/huge_pages.h
   registry/core/recording_mark.h

@@ -18,7 +18,7 @@ set(MEMLEDGER_GROUP_OF_tracker/timeline/timeline_files.cc graph)
 foreach(source registry/step_history.cc reporter/formats/run_summary.cc virtual_gpu/values/read_rules.cc)
   set(MEMLEDGER_GROUP_OF_${source} inside)
 endforeach()
-foreach(source tracker/lines/python_frames.cc runner/inside/exec_calls.cc runner/inside/interrupted_call.cc runner/inside/process_end.cc
+foreach(source registry/core/other_threads.cc tracker/lines/python_frames.cc runner/inside/exec_calls.cc runner/inside/interrupted_call.cc runner/inside/process_end.cc
                runner/inside/thread_calls.cc runner/inside/thread_visits.cc runner/inside/demand_thread.cc runner/inside/measure.cc runner/inside/watch.cc runner/inside/write_in_copy.cc virtual_gpu/values/size_reads.cc virtual_gpu/values/values.cc)
   set(MEMLEDGER_GROUP_OF_${source} none)
 endforeach()

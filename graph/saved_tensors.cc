@@ -11,6 +11,8 @@
 #include "graph/saved_account.h"
 #include "graph/saved_tensors_data.h"
 #include "graph/torchscript_inference.h"
+#include "registry/hooks/training_notes.h"
+#include "registry/training_paused.h"
 
 namespace memledger {
 namespace graph_internal {
@@ -61,6 +63,8 @@ void add_owners(at::ArrayRef<at::Tensor> roots, const SavedTensorOptions& option
 SavedTensors read_graph(const char* caller, at::ArrayRef<at::Tensor> roots,
                         const SavedTensorOptions& options, const Owned& owned) {
   const std::vector<NodePtr> nodes = nodes_of(caller, roots);
+  const ScopedTrainingPaused paused(options.training_paused);
+  const LiveRead live;  // its answer is that of all leaves
   const auto data = std::make_shared<SavedTensorsData>();
   data->rounding = options.rounding;
   SavedAccount account(options, *data);

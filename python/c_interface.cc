@@ -27,6 +27,7 @@
 #include "prediction/predict.h"
 #include "registry/registry.h"
 #include "registry/scoped.h"
+#include "registry/training_paused.h"
 #include "registry/version.h"
 #include "reporter/mem_reporter.h"
 #include "runner/inside/python_program.h"
@@ -322,6 +323,15 @@ char* memledger_start(void) {
     check(tracking->status());
     inside::tell_python_names_now();
   });
+}
+
+void memledger_training_paused(int begins) {
+  static thread_local std::vector<std::unique_ptr<ScopedTrainingPaused>> scopes;
+  if (begins != 0) {
+    let_go_of(guarded([] { scopes.push_back(std::make_unique<ScopedTrainingPaused>()); }));
+  } else if (!scopes.empty()) {
+    scopes.pop_back();
+  }
 }
 
 uint64_t memledger_know(void* tensor) {

@@ -73,6 +73,11 @@ char* memledger_module_tensor(memledger_module* module, const char* path, const 
 void memledger_module_let_go(memledger_module* module);
 void memledger_module_free(memledger_module* module);
 
+/* ---- registry/training_paused.h ---- */
+
+/* Begins (1) or ends (0) a ScopedTrainingPaused of the calling thread. They nest. */
+void memledger_training_paused(int begins);
+
 /* ---- reporter/mem_reporter.h ---- */
 
 typedef struct memledger_reporter memledger_reporter;

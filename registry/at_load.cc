@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "registry/activation.h"
+#include "registry/core/other_threads.h"
 #include "registry/hooks/block_hooks.h"
 #include "registry/hooks/cpu_allocator.h"
 #include "registry/hooks/cuda_allocator.h"
@@ -48,6 +49,11 @@ void after_fork() {
   if (!fork_in_own_turn) activation().end_turn();
 }
 
+void after_fork_in_child() {
+  RegistryState::get().ledger.forget_other_threads();
+  after_fork();
+}
+
 // Storages keep pointers into this code, and LibTorch keeps the callbacks: a plugin that brings
 // memledger must not be unloaded.
 void stay_loaded() {
@@ -70,6 +76,7 @@ void watch_forks_for_notes() {
 // overlooked.
 __attribute__((constructor(101))) void at_load() {
   stay_loaded();
+  core::OtherThreads::prepare();
   Registry::global();
   if (first_copy() != nullptr) {
     watch_forks_for_notes();
@@ -94,7 +101,7 @@ __attribute__((constructor(101))) void at_load() {
 }  // namespace
 
 bool watch_forks() noexcept {
-  static const bool watched = pthread_atfork(&before_fork, &after_fork, &after_fork) == 0;
+  static const bool watched = pthread_atfork(&before_fork, &after_fork, &after_fork_in_child) == 0;
   return watched;
 }
 

@@ -17,11 +17,11 @@
 #include "graph/saved_tensors.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/device_statistics.h"
-#include "registry/hooks/training_notes.h"
 #include "registry/libtorch/pinned_memory.h"
 #include "registry/libtorch/tensor_storages.h"
 #include "registry/live_storages.h"
 #include "registry/registry.h"
+#include "registry/training_paused.h"
 #include "reporter/assembly/cuda_reconciliation.h"
 #include "reporter/assembly/named_tensor_facts.h"
 #include "reporter/assembly/report_builder.h"
@@ -264,7 +264,7 @@ struct MemReporter::Impl {
   void add_graph(const at::Tensor& loss);
   void prune_graphs(std::vector<WeakTensor>& dropped);
   std::vector<at::Tensor> living_graphs();
-  NamedTensors read_named_tensors();
+  NamedTensors read_named_tensors(bool training_paused = false);
   Report build(const ReportOptions& options, const std::vector<NamedTensorFacts>& facts,
                const Instant& instant) {
     const Hold hold(lock);
@@ -310,9 +310,11 @@ std::vector<at::Tensor> MemReporter::Impl::living_graphs() {
   return roots;
 }
 
-MemReporter::Impl::NamedTensors MemReporter::Impl::read_named_tensors() {
+MemReporter::Impl::NamedTensors MemReporter::Impl::read_named_tensors(bool training_paused) {
+  const ScopedTrainingPaused paused(training_paused);
   NamedTensors result;
-  result.named = names.read();
+  std::vector<UnreadGradient> unread;
+  result.named = names.read(&unread);
   const auto pinned = pinned_statistics();
   result.may_be_pinned = pinned.has_value() && pinned->reserved_bytes.current > 0;
   result.facts.reserve(result.named.size());
@@ -324,6 +326,15 @@ MemReporter::Impl::NamedTensors MemReporter::Impl::read_named_tensors() {
       result.facts.back().module = named.module;
       result.facts.back().tied = named.tied;
     });
+  }
+  for (UnreadGradient& gradient : unread) {
+    NamedTensorFacts facts;
+    facts.name = std::move(gradient.name);
+    facts.role = Role::kGradient;
+    facts.module = std::move(gradient.module);
+    facts.device = without_needless_index(gradient.device);
+    facts.unread = true;
+    result.facts.push_back(std::move(facts));
   }
   result.roots = living_graphs();
   for (size_t graph = 0; graph < result.roots.size(); ++graph) {
@@ -459,6 +470,7 @@ MemReporter& MemReporter::add_state(std::string name, const at::Tensor& tensor) 
 
 SavedTensors MemReporter::saved_for_backward(const at::Tensor& loss,
                                              SavedTensorOptions options) const {
+  const ScopedTrainingPaused paused(options.training_paused);
   for (NamedTensor& named : impl_->names.read()) {
     if (named.role == Role::kParameter)
       options.parameters.emplace_back(std::move(named.name), std::move(named.tensor));
@@ -485,7 +497,7 @@ MemReporter& MemReporter::remove_optimizer(const torch::optim::Optimizer& optimi
 }
 
 Report MemReporter::collect(ReportOptions options) const {
-  Impl::NamedTensors tensors = impl_->read_named_tensors();
+  Impl::NamedTensors tensors = impl_->read_named_tensors(options.training_paused);
   tensors.release_gradients();
   const Registry& registry = Registry::global();
   const Instant instant = look_at_registry_and_allocators(registry);
@@ -503,7 +515,7 @@ Report MemReporter::collect(ReportOptions options) const {
 
 Report MemReporter::collect_peak(c10::Device device, ReportOptions options,
                                  const std::string& label) const {
-  Impl::NamedTensors tensors = impl_->read_named_tensors();
+  Impl::NamedTensors tensors = impl_->read_named_tensors(options.training_paused);
   add_names_of_the_ended(tensors.facts);
   const Registry& registry = Registry::global();
   Instant instant = instant_of(registry);
@@ -518,7 +530,7 @@ Report MemReporter::collect_peak(c10::Device device, ReportOptions options,
 }
 
 Report MemReporter::collect_at(const Snapshot& snapshot, ReportOptions options) const {
-  Impl::NamedTensors tensors = impl_->read_named_tensors();
+  Impl::NamedTensors tensors = impl_->read_named_tensors(options.training_paused);
   add_names_of_the_ended(tensors.facts);
   const Registry& registry = Registry::global();
   Instant instant = instant_of(registry);

@@ -47,10 +47,14 @@ namespace memledger {
 //
 // Other threads may train meanwhile: run forward, backward and step(), clear gradients, allocate
 // and free. During a call they must not change which modules, parameters and buffers there are
-// (register_module(), to(), add_param_group()), nor destroy what has to be removed first. While
-// other threads train, gradients and optimizer states have the names that backward() and step()
-// recorded; those set by hand have none. Bytes stay exact. Register before training starts, or on
-// the training thread.
+// (register_module(), to(), add_param_group()), nor destroy what has to be removed first.
+//
+// Gradients and optimizer states are read as they are where the process has no other thread of the
+// program's; workers of OpenMP and BLAS, of autograd and of CUDA are none. Elsewhere they are those
+// that backward() and step() made: a gradient that was set by hand, or before it was registered, is
+// a row without bytes (RowKind::kUnread) that names ReportOptions::training_paused. A
+// ScopedTrainingPaused (registry/training_paused.h) promises the same for any call. Bytes are exact
+// in each case.
 //
 // Errors: functions throw c10::Error for undefined tensors and unknown names, never for a tensor
 // that cannot be read, and std::bad_alloc, having changed nothing, where memory fails.

@@ -32,6 +32,8 @@ std::string_view to_string(RowKind kind) {
       return "meta";
     case RowKind::kLent:
       return "lent";
+    case RowKind::kUnread:
+      return "unread";
     case RowKind::kStorage:
       break;
   }

@@ -59,6 +59,9 @@ struct ReportOptions {
   // Adds a line on the process's resident memory, which varies between reports though no tensor
   // does.
   bool process_memory = false;
+  // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during the call: reads
+  // gradients and optimizer states as they are, beside other threads, too.
+  bool training_paused = false;
 };
 
 // How the memory of a row came to be known.
@@ -72,10 +75,12 @@ enum class RowKind : uint8_t {
                  // bytes unknown
   kMeta,         // a named meta tensor, without memory: 0 bytes
   kLent,         // a named tensor whose memory was lent back for a while (Courtesy): 0 bytes
+  kUnread,       // a gradient that was not read, as another thread may be setting it
+                 // (training_paused): its bytes are in an anonymous row
 };
 
 // Returns the kind as JSON and CSV spell it: storage, shared, external, unknown, not_followed,
-// meta, lent.
+// meta, lent, unread.
 std::string_view to_string(RowKind kind);
 
 // Whose memory a kExternal row is.

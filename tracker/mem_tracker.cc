@@ -11,6 +11,7 @@
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/libtorch/tensor_storages.h"
 #include "registry/registry.h"
+#include "registry/training_paused.h"
 #include "reporter/names/name_book.h"
 #include "text/dtype.h"
 #include "text/names.h"
@@ -112,7 +113,9 @@ c10::Device default_device() { return device_cache::default_device(); }
 
 struct MemTracker::Impl {
   explicit Impl(const TrackerOptions& options)
-      : device(exact_device(options.device)), writer(writer_options(options)) {
+      : device(exact_device(options.device)),
+        training_paused(options.training_paused),
+        writer(writer_options(options)) {
     const SnapshotDiff start = diff(Registry::global().skip_changes(cursor), {});
     writer.write_header(start.tensor_bytes, start.allocated_bytes);
   }
@@ -135,7 +138,9 @@ struct MemTracker::Impl {
   SnapshotDiff track(std::string label, SourceLocation where) {
     // Keeps the storages alive until the registry has been read. Read and released without the
     // lock: deleters, and tensors asked for their sizes, run code of the program's.
-    const std::vector<NamedTensor> held = book.read();
+    const ScopedTrainingPaused paused(training_paused);
+    std::vector<UnreadGradient> gradients;
+    const std::vector<NamedTensor> held = book.read(&gradients);
     Naming naming = read_names(held, device);
     const std::lock_guard<ForkSafeMutex> hold(lock);
     naming.names.reserve(naming.names.size() + known.size());  // for merge()
@@ -150,12 +155,17 @@ struct MemTracker::Impl {
     result.label = std::move(label);
     result.health = Registry::global().health();
     result.unread = std::move(naming.unread);
+    for (UnreadGradient& gradient : gradients) {
+      if (is_same_device(gradient.device, device))
+        result.unread_gradients.push_back(std::move(gradient.name));
+    }
     writer.write(result);
     until_told.told();
     return result;
   }
 
   const c10::Device device;
+  const bool training_paused;
   LogWriter writer;  // before the activation: a log that cannot be made leaves no trace
   const ScopedTracking tracking;
   mutable ForkSafeMutex lock;  // after the registry is active
@@ -169,21 +179,25 @@ MemTracker::MemTracker(TrackerOptions options) : impl_(std::make_unique<Impl>(op
 MemTracker::~MemTracker() = default;
 
 MemTracker& MemTracker::add_module(std::string prefix, const torch::nn::Module& module) {
+  const ScopedTrainingPaused paused(impl_->training_paused);
   impl_->book.add_module(std::move(prefix), module);
   return *this;
 }
 
 MemTracker& MemTracker::add_optimizer(const torch::optim::Optimizer& optimizer) {
+  const ScopedTrainingPaused paused(impl_->training_paused);
   impl_->book.add_optimizer(optimizer);
   return *this;
 }
 
 MemTracker& MemTracker::add_tensor(std::string name, const at::Tensor& tensor) {
+  const ScopedTrainingPaused paused(impl_->training_paused);
   impl_->book.add_tensor(std::move(name), tensor);
   return *this;
 }
 
 MemTracker& MemTracker::add_state(std::string name, const at::Tensor& tensor) {
+  const ScopedTrainingPaused paused(impl_->training_paused);
   impl_->book.add_state(std::move(name), tensor);
   return *this;
 }
@@ -215,6 +229,7 @@ void MemTracker::clear_cache() {
 }
 
 void MemTracker::print_all_gpu_tensor(std::ostream& out) const {
+  const ScopedTrainingPaused paused(impl_->training_paused);
   const std::vector<NamedTensor> held = impl_->book.read();  // as in track()
   const Naming naming = read_names(held, impl_->device);
   const Snapshot snapshot = Registry::global().snapshot();

@@ -60,6 +60,10 @@ struct TrackerOptions {
   // Another name of `path`, the one that other options have. Throws c10::Error if both are given
   // and differ.
   std::string folder;
+  // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during each call: reads
+  // gradients and optimizer states as they are, beside other threads, too. For single calls, make
+  // one around them.
+  bool training_paused = false;
 };
 
 // Thread-safety: call any function from any thread, also from the deleter of a registered tensor.

@@ -53,6 +53,9 @@ struct MemoryProfilerOptions {
   size_t max_events = size_t{1} << 18;
   // Clock for the file's name; empty: the system's.
   std::function<std::chrono::system_clock::time_point()> clock = {};
+  // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during each call: reads
+  // gradients and optimizer states as they are, beside other threads, too.
+  bool training_paused = false;
 };
 using ProfilerOptions = MemoryProfilerOptions;
 
@@ -80,6 +83,9 @@ struct IterationStats {
   // As they are when record_stats() is called.
   std::vector<NamedBytes> weights;
   std::vector<NamedBytes> weight_gradients;  // one per weight; 0 bytes without a gradient
+  // Weights whose gradient was not read, as another thread may be setting it (training_paused): 0
+  // above, and its bytes are in other_bytes.
+  int64_t unread_gradients = 0;
   // Storages born in backward that are not gradients of parameters; what a checkpoint computes
   // again is among them.
   int64_t intermediate_gradient_bytes = 0;

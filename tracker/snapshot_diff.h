@@ -73,6 +73,9 @@ struct SnapshotDiff {
   // Names of registered tensors whose memory is not LibTorch's, or cannot be seen (from_blob,
   // opaque layouts).
   std::vector<std::string> unread;
+  // Names of gradients that were not read, as another thread may be setting them (training_paused):
+  // the rows of their storages have no names.
+  std::vector<std::string> unread_gradients;
 
   // Return the requested bytes of tensors that were born, and that died.
   int64_t born_bytes() const;

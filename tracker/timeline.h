@@ -42,6 +42,9 @@ struct TimelineOptions {
   // as many marks. What is dropped is counted, and the timeline begins where no birth or death is
   // missing any more.
   size_t max_events = size_t{1} << 18;
+  // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during each call.
+  // Without it, gradients that were set by hand beside other threads have no names.
+  bool training_paused = false;
 };
 
 struct TimelineMark {

@@ -539,7 +539,7 @@ void with_gradient_of(const at::Tensor& leaf,
   // Another thread's training is known by its notes only: its leaves' accumulators must not be
   // asked for.
   std::unique_lock<std::mutex> lock;
-  if (const TrainingRead read; read) {
+  if (const LiveRead live; live) {
     const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf);
     if (accumulator) {
       lock = std::unique_lock<std::mutex>(NodeLock::of(*accumulator), std::try_to_lock);

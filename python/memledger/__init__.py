@@ -12,7 +12,7 @@ Nothing here keeps a tensor of the program's alive. Errors are ``memledger.Error
 """
 
 from ._library import Error, LIBRARY_PATH, built_for_torch, __version__
-from .counters import Counters, counters, reset_peak
+from .counters import Counters, counters, reset_peak, training_paused
 from .courtesy import Courtesy
 from .graph import SavedTensor, SavedTensors, get_tensors_saved_for_backward, memory_for_backward, saved_for_backward
 from .labels import label
@@ -53,5 +53,6 @@ __all__ = [
     "reset_peak",
     "saved_for_backward",
     "set_target_gpu",
+    "training_paused",
     "unload_ipython_extension",
 ]

@@ -218,6 +218,7 @@ _OTHERS: Any = {
     "free": (None, (_HANDLE,)),
     "know": (ctypes.c_uint64, (_HANDLE,)),
     "leave_label": (None, (_HANDLE,)),
+    "training_paused": (None, (_INT,)),
     "module_let_go": (None, (_HANDLE,)),
     "module_free": (None, (_HANDLE,)),
     "reporter_free": (None, (_HANDLE,)),

@@ -1,8 +1,9 @@
-"""What a device holds."""
+"""What a device holds, and a promise about other threads."""
 
+import contextlib
 import ctypes
 import dataclasses
-from typing import Any
+from typing import Any, Iterator
 
 from . import _library
 
@@ -31,3 +32,20 @@ def counters(device: Any = None) -> Counters:
 def reset_peak(device: Any = None) -> None:
     """Counts memledger's own peaks of a device anew. LibTorch's statistics stay."""
     _library.call("reset_peak", _library.device_text(device))
+
+
+@contextlib.contextmanager
+def training_paused(promised: bool = True) -> Iterator[None]:
+    """Promises that no other thread touches gradients or optimizer states meanwhile.
+
+    Inside, this thread's reports read ``.grad`` as it is, beside other threads as well. Without it, where the process
+    has other threads, they know the gradients that ``backward()`` made, and list the others as not read. A broken
+    promise is a use after free.
+    """
+    if promised:
+        _library.plain("training_paused", 1)
+    try:
+        yield
+    finally:
+        if promised:
+            _library.plain("training_paused", 0)

@@ -7,6 +7,7 @@ import torch
 
 from . import _library
 from ._modules import Mirror
+from .counters import training_paused as promise
 
 
 class MemoryProfiler(_library.OfThisProcess):
@@ -45,9 +46,13 @@ class MemoryProfiler(_library.OfThisProcess):
                 _library.device_text(device),
             )
 
-    def record_stats(self) -> None:
-        """Ends an iteration, and prints it if it is a ``print_period``-th one."""
-        self._print("profiler_record_stats")
+    def record_stats(self, *, training_paused: bool = False) -> None:
+        """Ends an iteration, and prints it if it is a ``print_period``-th one.
+
+        ``training_paused`` promises what ``memledger.training_paused()`` does.
+        """
+        with promise(training_paused):
+            self._print("profiler_record_stats")
 
     def epoch_end(self) -> None:
         """Ends an epoch: iterations count from 1 again."""

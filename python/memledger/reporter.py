@@ -7,6 +7,7 @@ import torch
 
 from . import _library
 from ._modules import Registered
+from .counters import training_paused as promise
 
 
 class MemReporter(_library.OfThisProcess):
@@ -66,13 +67,19 @@ class MemReporter(_library.OfThisProcess):
         max_rows: Optional[int] = None,
         sort: str = "bytes",
         group: Optional[str] = None,
+        training_paused: bool = False,
     ) -> None:
         """Prints a table of each device, or of one. ``verbose``: all rows, each storage by itself, and who shares which.
         ``sort``: bytes, size, name or birth. ``group``: alike, the default without ``verbose``, nothing, role, module or
-        operator."""
+        operator.
+
+        ``training_paused`` promises what ``memledger.training_paused()`` does.
+        """
         if group is None:
             group = "nothing" if verbose else "alike"
-        _library.write(self._text("text", verbose, device, max_rows, sort, group), file)
+        with promise(training_paused):
+            text = self._text("text", verbose, device, max_rows, sort, group)
+        _library.write(text, file)
 
     def report_peak(self, device: Any = None, verbose: bool = False, *, file: Optional[TextIO] = None) -> None:
         """Prints who was alive when the device's bytes were highest."""

@@ -9,6 +9,7 @@ import torch
 
 from . import _library
 from ._modules import Registered
+from .counters import training_paused as promise
 
 
 class MemTracker(_library.OfThisProcess):
@@ -68,11 +69,14 @@ class MemTracker(_library.OfThisProcess):
         self._registered.remove(what)
         return self
 
-    def track(self, label: str = "") -> str:
-        """Writes what changed since the last call to the log, and returns it."""
+    def track(self, label: str = "", *, training_paused: bool = False) -> str:
+        """Writes what changed since the last call to the log, and returns it.
+
+        ``training_paused`` promises what ``memledger.training_paused()`` does.
+        """
         caller = sys._getframe(1)
         code = caller.f_code
-        with self._registered.named():
+        with promise(training_paused), self._registered.named():
             return _library.ask_two(
                 "tracker_track",
                 self._handle,

@@ -51,7 +51,10 @@ void BiasedLock::lock_slowly(uint32_t thread) noexcept {
 bool BiasedLock::lock_all_but_owner(uint32_t thread) noexcept ABSL_NO_THREAD_SAFETY_ANALYSIS {
   slow_.lock();
   const uint32_t owner = owner_.load(std::memory_order_relaxed);
-  if (owner / kMostOwners == thread) return false;
+  if (owner / kMostOwners == thread) {
+    mark(owner % kMostOwners);
+    return false;
+  }
   if (owner != 0) {
     owner_.store(0, std::memory_order_seq_cst);
     bias_is_lost_ = true;
@@ -75,16 +78,38 @@ void BiasedLock::make_owner(uint32_t thread) noexcept {
     if (owners_[i] != 0 && owners_[i] != thread) continue;
     owners_[i] = thread;
     uses_ = 0;
+    mark(i);
     owner_.store(static_cast<uint32_t>(thread * kMostOwners + i), std::memory_order_release);
     return;
+  }
+}
+
+// Leaves alone what is busy: a signal handler has interrupted the owner inside, and waits.
+void BiasedLock::mark(size_t owner) noexcept {
+  if (busy_[owner].load(std::memory_order_relaxed) != 0) return;
+  busy_[owner].store(1, std::memory_order_relaxed);
+  marked_ = static_cast<uint8_t>(owner);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+void BiasedLock::unmark() noexcept {
+  const size_t owner = marked_;
+  marked_ = kNobody;
+  busy_[owner].store(0, std::memory_order_release);
+}
+
+void BiasedLock::forget_other_threads() noexcept {
+  for (size_t i = 0; i < kMostOwners; ++i) {
+    if (i != marked_) busy_[i].store(0, std::memory_order_relaxed);
   }
 }
 
 void BiasedLock::wait_for_owner() noexcept {
   // Also if it is the calling thread: a signal handler that interrupts the owner waits, as it would
   // for any lock. A former owner that has just looked is busy for a moment, too.
-  for (std::atomic<uint32_t>& busy : busy_) {
-    if (busy.load(std::memory_order_seq_cst) == 0) continue;
+  for (size_t i = 0; i < kMostOwners; ++i) {
+    std::atomic<uint32_t>& busy = busy_[i];
+    if (i == marked_ || busy.load(std::memory_order_seq_cst) == 0) continue;
     const int error = errno;
     for (Backoff backoff; busy.load(std::memory_order_acquire) != 0;) backoff.wait(busy, 1);
     errno = error;

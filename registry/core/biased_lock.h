@@ -59,6 +59,7 @@ class ABSL_LOCKABLE BiasedLock {
   }
   void unlock(Way way) ABSL_UNLOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (way == Way::kSlow) {
+      if (marked_ != kNobody) unmark();
       slow_.unlock();
       return;
     }
@@ -71,6 +72,10 @@ class ABSL_LOCKABLE BiasedLock {
   bool lock_all_but_owner(uint32_t thread) noexcept;
   static void barrier_in_all_threads() noexcept;
   void wait_for_owner() noexcept;
+
+  // In a child of fork, with the lock held the slow way: no other thread is about to enter. One of
+  // the parent's may just have looked, to see that it has lost the bias.
+  void forget_other_threads() noexcept;
 
   // See BriefLock. For the time between two of the slow way.
   void let_others_in() noexcept { slow_.let_others_in(); }
@@ -107,6 +112,8 @@ class ABSL_LOCKABLE BiasedLock {
   }
   void lock_slowly(uint32_t thread) noexcept;
   void make_owner(uint32_t thread) noexcept;
+  void mark(size_t owner) noexcept;
+  void unmark() noexcept;
 
   // Number and index of the thread that has the bias: number * kMostOwners + index; 0: none.
   // Written with slow_ held.
@@ -120,6 +127,10 @@ class ABSL_LOCKABLE BiasedLock {
   uint32_t needed_ = kLeastInARow;
   std::array<uint32_t, kMostOwners> owners_{};  // all that ever were
   bool bias_is_lost_ = false;
+  // The owner that holds the lock the slow way, and is `busy` meanwhile: else its signal handlers
+  // would enter by the bias.
+  static constexpr uint8_t kNobody = 255;
+  uint8_t marked_ = kNobody;
 };
 
 class ABSL_SCOPED_LOCKABLE BiasedLockHolder {

@@ -110,6 +110,11 @@ class alignas(64) DeviceCounters {
   void note_lost_death(uint64_t order) noexcept;
   uint64_t last_lost_death() const noexcept { return lost_order_.load(std::memory_order_acquire); }
 
+  // In a child of fork: no other thread is about to take a share.
+  void forget_other_threads() noexcept {
+    for (Share& share : shares_) share.lock.forget_other_threads();
+  }
+
   // Fills in what is there now and the peaks, as of one moment.
   void read(Counters& counters, uint32_t thread) noexcept;
 

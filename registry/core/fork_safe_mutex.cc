@@ -5,6 +5,8 @@
 #include <mutex>
 #include <new>
 
+#include "registry/core/other_threads.h"
+
 namespace memledger {
 
 class ForkSafeMutexes {
@@ -28,6 +30,7 @@ class ForkSafeMutexes {
   }
 
   void lock_all() {
+    core::OtherThreads::note_fork();
     lock_.lock();
     for (ForkSafeMutex* mutex = first_; mutex != nullptr; mutex = mutex->next_) mutex->lock();
   }

@@ -732,6 +732,11 @@ void Ledger::lock_for_fork() {
   lock_all();
 }
 
+void Ledger::forget_other_threads() noexcept {
+  for (Shard& shard : shards_) shard.lock.forget_other_threads();
+  counters_.for_each([](DeviceCounters& own) { own.forget_other_threads(); });
+}
+
 void Ledger::unlock_after_fork() {
   unlock_all();
   instants_lock_.unlock();

@@ -287,6 +287,8 @@ class Ledger {
 
   void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // In the child, before unlock_after_fork().
+  void forget_other_threads() noexcept;
 
  private:
   using Slot = TableEntry::Slot;

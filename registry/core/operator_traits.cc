@@ -45,14 +45,9 @@ OperatorKind kind_of_operator(std::string_view name) noexcept {
                                                                            : OperatorKind::kOther;
 }
 
-bool may_be_of_zero_grad(std::string_view name) noexcept {
-  return name == "aten::detach" || name == "aten::detach_" || name == "aten::zero_";
-}
-
 OperatorTraits traits_of_operator(std::string_view name) noexcept {
   OperatorTraits traits = {};
   traits.kind = kind_of_operator(name);
-  traits.may_be_of_zero_grad = may_be_of_zero_grad(name);
   traits.reads_all_layers = is_one_of(kReadersOfAllLayers, name);
   traits.may_make_external = is_one_of(kMakersOfExternals, name);
   traits.looks_up = name.find("embedding") != std::string_view::npos;

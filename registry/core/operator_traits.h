@@ -20,14 +20,9 @@ enum class OperatorKind : uint8_t {
 
 OperatorKind kind_of_operator(std::string_view name) noexcept;
 
-// Returns whether zero_grad() does this to a gradient, before it sets it to none, which is no
-// operator.
-bool may_be_of_zero_grad(std::string_view name) noexcept;
-
 // What is known of an operator by its name, in a byte.
 struct OperatorTraits {
   OperatorKind kind : 2;
-  bool may_be_of_zero_grad : 1;
   // It reads parameters of all layers, so that none of them tells one.
   bool reads_all_layers : 1;
   // Its result may lie on memory that no watched allocator made.

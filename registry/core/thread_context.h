@@ -77,7 +77,6 @@ struct ThreadContext {
   uint32_t births_seen;   // `births` when an operator's results were last looked at
   // Above 0 inside the wrapped allocator: wrappers below pass through.
   std::array<uint8_t, kWatchedTypes> wrapper_depth;
-  uint32_t training_since;  // see TrainingThreads; 0: was not seen to train
   uint64_t sampling_state;  // of the stack sampler, as the next two
   int64_t sampling_mean;    // 0 until first used
   double bytes_to_sample;

@@ -18,7 +18,6 @@
 #include "absl/base/attributes.h"
 #include "registry/core/lock.h"
 #include "registry/core/optimizer_phase.h"
-#include "registry/core/training_threads.h"
 #include "registry/hooks/block_hooks.h"
 #include "registry/hooks/cuda_allocator.h"
 #include "registry/hooks/external_storages.h"
@@ -304,7 +303,6 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
       if (storage == nullptr) return;
       if (adopting && !is_followed(*storage)) take_notice_of(thread, tensor, *storage);
       if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad()) {
-        core::TrainingThreads::note(thread);
         const uintptr_t address = address_of(*storage);
         if (tensor.is_leaf()) {
           bool is_told = false;
@@ -333,7 +331,6 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
       if (may_step && phase.depends_on(kind, first) &&
           state.ledger.is_parameter_like(address_of(*storage))) {
         phase.note_parameter(kind, state.ledger);
-        if (kind == OperatorKind::kStep) core::TrainingThreads::note(thread);
       }
     });
     first = false;
@@ -393,15 +390,6 @@ void note_step(ThreadContext& thread) {
   }
 }
 
-// What inputs would have told of the thread: it may read or write parameters.
-void note_training_unseen(ThreadContext& thread, OperatorKind kind) noexcept {
-  if (core::TrainingThreads::is_noted(thread)) return;
-  const Phase now = thread.phase.operator_phase();
-  if (now == Phase::kForward || (now != Phase::kBackward && kind == OperatorKind::kStep)) {
-    core::TrainingThreads::note(thread);
-  }
-}
-
 template <bool kNamesOnly>
 void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
   if (thread.op_depth++ > 0) {
@@ -438,17 +426,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   thread.phase.begin_operator(backward                     ? OptimizerPhase::Mode::kBackward
                               : at::GradMode::is_enabled() ? OptimizerPhase::Mode::kForward
                                                            : OptimizerPhase::Mode::kNoGrad);
-  // Not in backward: AccumulateGrad detaches, too, which on CUDA would note the engine's thread as
-  // training for ever.
-  if (state.gradients_wanted.load(std::memory_order_relaxed) > 0 && !backward &&
-      !core::TrainingThreads::is_noted(thread) && traits.may_be_of_zero_grad) {
-    core::TrainingThreads::note(thread);
-  }
-  if constexpr (kNamesOnly) {
-    note_training_unseen(thread, traits.kind);
-  } else {
-    look_at_inputs(thread, fn, traits);
-  }
+  if constexpr (!kNamesOnly) look_at_inputs(thread, fn, traits);
   if (traits.reads_all_layers) thread.parameter = thread.inherited_parameter = 0;
   note_step(thread);
   note_next_node(thread, fn);
@@ -535,10 +513,7 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
   context->is_script = !kind.empty();
   if (context->is_script) ++thread.script_depth;
   context->is_step = std::strncmp(fn.name(), kStepScope.data(), kStepScope.size()) == 0;
-  if (context->is_step) {
-    thread.phase.begin_step();
-    core::TrainingThreads::note(thread);
-  }
+  if (context->is_step) thread.phase.begin_step();
   return context;
 }
 

@@ -15,12 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "registry/core/thread_context.h"
-#include "registry/core/training_threads.h"
+#include "registry/core/other_threads.h"
 #include "registry/hooks/step_observer.h"
 #include "registry/libtorch/storage_impl.h"
 #include "registry/second_copy/copies.h"
 #include "registry/state.h"
+#include "registry/training_paused.h"
 
 namespace memledger {
 namespace {
@@ -129,25 +129,33 @@ core::Lock& training_notes_lock() { return notes().lock; }
 
 namespace {
 
-bool was_refused() noexcept {
-  const CopyDecision* const decision = copy_decision();
-  return decision != nullptr && decision->role == CopyDecision::Role::kRefused;
+// What the outermost LiveRead of the thread has found.
+struct LiveAnswer {
+  int depth = 0;
+  bool may = false;
+};
+thread_local LiveAnswer live_answer;
+
+bool may_read_now() noexcept {
+  if (ScopedTrainingPaused::is_promised()) return true;
+  switch (core::OtherThreads::look()) {
+    case core::OtherThreads::Kind::kNone:
+      return true;
+    case core::OtherThreads::Kind::kEngine:  // they add to gradients beside the caller's hook
+      return torch::autograd::get_current_graph_task_id() == -1;
+    case core::OtherThreads::Kind::kProgram:
+      break;
+  }
+  return false;
 }
 
 }  // namespace
 
-bool no_other_thread_trains() noexcept {
-  return !was_refused() && copy_services().no_other_thread_trains();
+LiveRead::LiveRead() noexcept {
+  if (live_answer.depth++ == 0) live_answer.may = may_read_now();
+  may_ = live_answer.may || ScopedTrainingPaused::is_promised();
 }
-
-TrainingRead::TrainingRead() noexcept
-    : may_(!was_refused() && copy_services().begin_training_read()) {}
-TrainingRead::~TrainingRead() {
-  if (may_) copy_services().end_training_read();
-}
-
-bool trains(uint32_t thread) noexcept { return copy_services().trains(thread); }
-void note_that_this_thread_trains() noexcept { copy_services().note_that_this_thread_trains(); }
+LiveRead::~LiveRead() { --live_answer.depth; }
 
 void add_step_observer(StepObserver observer) noexcept {
   copy_services().add_step_observer(observer);
@@ -190,9 +198,6 @@ void GradientNotes::note_running_node() {
   if (typeid(running) != typeid(AccumulateGrad)) return;
   const at::Tensor& leaf = static_cast<const AccumulateGrad&>(running).variable;
   if (!leaf.defined()) return;
-  // On a CPU the engine works on the thread that called backward(), elsewhere on threads of its
-  // own.
-  if (leaf.is_cpu()) core::TrainingThreads::note(core::this_thread());
   // If another backward() is adding to it, that one will note it.
   const std::unique_lock<std::mutex> node_lock(NodeLock::of(*node), std::try_to_lock);
   if (!node_lock.owns_lock()) return;
@@ -214,11 +219,15 @@ at::Tensor noted_gradient_here(const at::Tensor& leaf) {
 }
 
 at::Tensor gradient_of(const at::Tensor& leaf) {
-  if (at::Tensor noted = GradientNotes::find(leaf); noted.defined()) return noted;
-  const TrainingRead read;
-  if (!read) return {};
+  const LiveRead live;
+  if (!live) return GradientNotes::find(leaf);
   const AutogradMeta* const meta = meta_of(leaf);
   return meta == nullptr ? at::Tensor() : meta->grad_;
+}
+
+bool seems_to_have_gradient(const at::Tensor& leaf) noexcept {
+  const AutogradMeta* const meta = meta_of(leaf);
+  return meta != nullptr && address_in_slot(meta->grad_) != c10::UndefinedTensorImpl::singleton();
 }
 
 }  // namespace memledger

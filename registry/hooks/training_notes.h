@@ -1,12 +1,13 @@
 #pragma once
 
-// Gradients of leaves, for readers on other threads than those that train them.
+// Gradients of leaves, for readers on any thread.
 //
 // A program sets a gradient to none, or to another tensor, without a lock and without an operator:
 // another thread that copies it meanwhile may copy a tensor that ends. So each is noted where it is
 // made, at the end of its AccumulateGrad node and on the thread that ran it, by a weak reference. A
 // note is believed while the leaf still points to that tensor, whose address the weak reference
-// keeps from being used again.
+// keeps from being used again. The gradient itself is read only where nobody else can be setting
+// it: LiveRead.
 
 #include <ATen/core/Tensor.h>
 
@@ -20,31 +21,23 @@ namespace memledger {
 // a fork.
 core::Lock& training_notes_lock();
 
-// These three and GradientNotes ask the copy of memledger that watches, as only its hooks see who
-// trains. Threads are numbered as by this_thread_number().
-
-// Returns whether the calling thread may read what training threads set: no other live thread was
-// seen to train. False where this copy was refused, as it sees none.
-bool no_other_thread_trains() noexcept;
-bool trains(uint32_t thread) noexcept;
-
-// Whether the calling thread may read what training threads set: no_other_thread_trains(), and a
-// thread that begins to meanwhile waits. For some microseconds: a thread that waits for too long
-// goes on.
-class TrainingRead {
+// Whether the calling thread may read gradients and optimizers' states as they are: it has promised
+// that nobody else touches them (ScopedTrainingPaused), or the process has no other thread of the
+// program's (core::OtherThreads). Only the outermost one of a thread looks at the threads: make one
+// around many reads, in which the program is not called.
+class LiveRead {
  public:
-  TrainingRead() noexcept;
-  ~TrainingRead();
-  TrainingRead(const TrainingRead&) = delete;
-  TrainingRead& operator=(const TrainingRead&) = delete;
+  LiveRead() noexcept;
+  ~LiveRead();
+  LiveRead(const LiveRead&) = delete;
+  LiveRead& operator=(const LiveRead&) = delete;
   explicit operator bool() const noexcept { return may_; }
 
  private:
-  const bool may_;
+  bool may_;
 };
 
-void note_that_this_thread_trains() noexcept;
-
+// Asks the copy of memledger that watches, as only its hooks see gradients made.
 class GradientNotes {
  public:
   // Backward passes note gradients while one of these lives.
@@ -72,9 +65,11 @@ void want_gradients_here(bool wanted) noexcept;
 void note_gradient_here(const at::Tensor& leaf);
 at::Tensor noted_gradient_here(const at::Tensor& leaf);
 
-// Returns the gradient as far as the calling thread may know it: as noted, else read where no other
-// thread trains. In this order, as another thread may begin to train and set to none what was
+// Returns the gradient as far as the calling thread may know it: read where it may be, else as
 // noted. Undefined: none, or unknown.
 at::Tensor gradient_of(const at::Tensor& leaf);
+// Returns whether the leaf has a gradient at this moment, whoever is setting it: looks at the
+// address in the leaf, not behind it.
+bool seems_to_have_gradient(const at::Tensor& leaf) noexcept;
 
 }  // namespace memledger

@@ -63,15 +63,10 @@ class CopyServices {
   virtual uint32_t take_program_stack() noexcept = 0;
   virtual std::vector<void*> stack_addresses(uint32_t stack) = 0;
   // For registry/hooks/training_notes.h and registry/hooks/step_observer.h: only the hooks of the
-  // copy that watches see which threads train.
+  // copy that watches see gradients made.
   virtual void want_gradients(bool wanted) noexcept = 0;
   virtual void note_gradient(const at::Tensor& leaf) = 0;
   virtual at::Tensor noted_gradient(const at::Tensor& leaf) = 0;
-  virtual bool no_other_thread_trains() noexcept = 0;
-  virtual bool begin_training_read() noexcept = 0;
-  virtual void end_training_read() noexcept = 0;
-  virtual bool trains(uint32_t thread) noexcept = 0;
-  virtual void note_that_this_thread_trains() noexcept = 0;
   virtual void add_step_observer(StepObserver observer) noexcept = 0;
   virtual void remove_step_observer(StepObserver observer) noexcept = 0;
   // For registry/device_statistics.h.

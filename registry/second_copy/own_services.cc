@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "registry/before_reading.h"
-#include "registry/core/training_threads.h"
 #include "registry/device_statistics.h"
 #include "registry/hooks/block_hooks.h"
 #include "registry/hooks/external_storages.h"
@@ -107,19 +106,6 @@ class OwnServices final : public CopyServices {
   void want_gradients(bool wanted) noexcept override { want_gradients_here(wanted); }
   void note_gradient(const at::Tensor& leaf) override { note_gradient_here(leaf); }
   at::Tensor noted_gradient(const at::Tensor& leaf) override { return noted_gradient_here(leaf); }
-  bool no_other_thread_trains() noexcept override {
-    return !core::TrainingThreads::any_but(core::this_thread().thread);
-  }
-  bool begin_training_read() noexcept override {
-    return core::TrainingThreads::begin_read(core::this_thread().thread);
-  }
-  void end_training_read() noexcept override { core::TrainingThreads::end_read(); }
-  bool trains(uint32_t thread) noexcept override {
-    return core::TrainingThreads::is_training(thread);
-  }
-  void note_that_this_thread_trains() noexcept override {
-    core::TrainingThreads::note(core::this_thread());
-  }
   void add_step_observer(StepObserver observer) noexcept override {
     RegistryState::get().step_observers.add(observer);
   }

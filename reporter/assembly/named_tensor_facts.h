@@ -25,6 +25,7 @@ struct NamedTensorFacts {
   uintptr_t address = 0;    // of its storage's data; 0: none to be seen
   bool has_storage = false;
   bool has_ended = false;  // the tensor object: its name is remembered by the storage
+  bool unread = false;     // see NamedTensor::unread
   bool pinned = false;
   bool lent = false;  // see StorageFacts::lent
   std::optional<int64_t> storage_bytes;

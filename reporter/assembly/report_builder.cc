@@ -169,7 +169,10 @@ void explain_elsewhere(ReportRow& row, const std::vector<const NamedTensorFacts*
   const bool is_empty = has_storage ? bytes == 0 : row.shape.has_value() && row.elements() == 0;
   if (is_empty) return;
   const c10::Device device = tensors.front()->device;
-  if (device.is_meta() || lent) {
+  if (tensors.front()->unread) {
+    row.kind = RowKind::kUnread;
+    row.nbytes = std::nullopt;
+  } else if (device.is_meta() || lent) {
     row.kind = lent ? RowKind::kLent : RowKind::kMeta;
     row.claimed_bytes = bytes;
   } else if (!followed) {

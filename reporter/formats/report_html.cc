@@ -48,6 +48,8 @@ std::string note(const ReportRow& row) {
       return "would be " + size_or_unknown(row.claimed_bytes);
     case RowKind::kLent:
       return "lent back (Courtesy): " + size_or_unknown(row.claimed_bytes);
+    case RowKind::kUnread:
+      return "not read beside other threads (training_paused); its bytes are in an anonymous row";
     default:
       break;
   }

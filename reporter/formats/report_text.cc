@@ -231,6 +231,8 @@ std::string note(const ReportRow& row, bool verbose) {
     case RowKind::kLent:
       return "  lent back (Courtesy), comes back with restore(): " +
              size_or_unknown(row.claimed_bytes);
+    case RowKind::kUnread:
+      return "  not read beside other threads: see training_paused; its bytes are anonymous";
     case RowKind::kShared:
       return verbose ? "  " + range_text(row.storage_offset_bytes, row.extent_bytes) : "";
     case RowKind::kStorage:

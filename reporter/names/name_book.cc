@@ -20,7 +20,6 @@
 
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/hooks/training_notes.h"
-#include "registry/recording.h"
 #include "reporter/names/module_type.h"
 #include "reporter/names/optimizer_state.h"
 #include "reporter/names/optimizer_watch.h"
@@ -33,23 +32,11 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-// Where another thread trains, its gradients are noted as they are made.
+// Later ones are noted as they are made.
 void note_gradient_of(const at::Tensor& tensor) {
-  const TrainingRead read;
-  if (read && tensor.defined()) GradientNotes::note(tensor);
+  const LiveRead live;
+  if (live && tensor.defined()) GradientNotes::note(tensor);
 }
-
-// The thread that added an entry, or one that trains itself, may read its gradients and states as
-// long as no other thread was seen to train. Any other thread could be beside one that will be seen
-// next.
-struct Entry {
-  uint32_t added_by = this_thread_number();
-
-  bool may_be_read() const {
-    const uint32_t me = this_thread_number();
-    return no_other_thread_trains() && (added_by == me || trains(me));
-  }
-};
 
 // An entry whose subject the program may end once it is removed. Guarded by the book's lock.
 struct Pinned {
@@ -58,7 +45,7 @@ struct Pinned {
   pid_t process = 0;  // whose pins these are: a child of fork has none of its parent's threads
 };
 
-struct ModuleEntry : Entry, Pinned {
+struct ModuleEntry : Pinned {
   std::string prefix;
   const torch::nn::Module* module;
   std::weak_ptr<const torch::nn::Module> owner;
@@ -72,7 +59,7 @@ struct ModuleEntry : Entry, Pinned {
   bool ended() const { return owned && owner.expired(); }
 };
 
-struct ScriptEntry : Entry {
+struct ScriptEntry {
   std::string prefix;
   ScriptModuleRef module;
 
@@ -81,14 +68,14 @@ struct ScriptEntry : Entry {
   bool ended() const { return module.ended(); }
 };
 
-struct OptimizerEntry : Entry, Pinned {
+struct OptimizerEntry : Pinned {
   std::unique_ptr<OptimizerWatch> watch;
 
   explicit OptimizerEntry(const torch::optim::Optimizer& optimizer)
       : watch(std::make_unique<OptimizerWatch>(optimizer)) {}
 };
 
-struct TensorEntry : Entry {
+struct TensorEntry {
   std::string name;
   Role role;
   WeakTensor tensor;
@@ -292,7 +279,10 @@ NameBook::NameBook(NameBook&&) noexcept = default;
 NameBook& NameBook::operator=(NameBook&&) noexcept = default;
 
 void NameBook::add_module(std::string prefix, const torch::nn::Module& module) {
-  for (const at::Tensor& parameter : module.parameters()) note_gradient_of(parameter);
+  {
+    const LiveRead live;  // its answer is that of all parameters
+    for (const at::Tensor& parameter : module.parameters()) note_gradient_of(parameter);
+  }
   entries_->add(entries_->modules, std::make_shared<ModuleEntry>(std::move(prefix), module));
 }
 
@@ -307,9 +297,11 @@ void NameBook::add_module(std::string prefix, const torch::jit::Module& module) 
 
 void NameBook::add_optimizer(const torch::optim::Optimizer& optimizer) {
   const auto entry = std::make_shared<OptimizerEntry>(optimizer);
-  if (const TrainingRead read; read) entry->watch->note();
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) note_gradient_of(parameter);
+  if (const LiveRead live; live) {
+    entry->watch->note();
+    for (const auto& group : optimizer.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) note_gradient_of(parameter);
+    }
   }
   entries_->add(entries_->optimizers, entry);
 }
@@ -368,10 +360,14 @@ void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
   }
 }
 
-std::vector<NamedTensor> NameBook::read() const { return read(/*with_told=*/true); }
-std::vector<NamedTensor> NameBook::read_added() const { return read(/*with_told=*/false); }
+std::vector<NamedTensor> NameBook::read(std::vector<UnreadGradient>* unread) const {
+  return read(/*with_told=*/true, unread);
+}
+std::vector<NamedTensor> NameBook::read_added(std::vector<UnreadGradient>* unread) const {
+  return read(/*with_told=*/false, unread);
+}
 
-std::vector<NamedTensor> NameBook::read(bool with_told) const {
+std::vector<NamedTensor> NameBook::read(bool with_told, std::vector<UnreadGradient>* unread) const {
   EntryVector<ModuleEntry> modules;
   EntryVector<ScriptEntry> scripts;
   EntryVector<OptimizerEntry> optimizers;
@@ -395,20 +391,18 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
                        const at::Tensor& tensor) {
     if (tensor.defined()) result.push_back({std::move(name), role, module, tensor, nullptr, {}});
   };
-  bool may_be_read = false;  // gradients and states, which training threads set without a lock
+  const LiveRead may_be_read;  // gradients and states, which the program sets without a lock
   const auto add_with_grad = [&](const std::string& name, Role role, const std::string& module,
                                  const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     add(name, role, module, tensor);
-    // Another thread may begin to train meanwhile, with zero_grad(): then the note is gone, or
-    // still valid.
-    at::Tensor gradient = GradientNotes::find(tensor);
     // Frozen parameters keep their gradient. LibTorch would warn if others were asked.
-    if (!gradient.defined() && may_be_read && (tensor.is_leaf() || tensor.retains_grad())) {
-      const TrainingRead read;
-      if (read) gradient = tensor.grad();
+    if (!tensor.is_leaf() && !tensor.retains_grad()) return;
+    if (at::Tensor gradient = gradient_of(tensor); gradient.defined()) {
+      add(name + ".grad", Role::kGradient, module, gradient);
+    } else if (!may_be_read && seems_to_have_gradient(tensor)) {
+      if (unread != nullptr) unread->push_back({name + ".grad", module, tensor.device()});
     }
-    if (gradient.defined()) add(name + ".grad", Role::kGradient, module, gradient);
   };
   const auto add_parameter = [&](const std::string& name, const std::string& module,
                                  const at::Tensor& tensor) {
@@ -428,7 +422,6 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
     if (!pin) continue;
     const torch::nn::Module* const module = entry.module;
     const size_t first = result.size();
-    may_be_read = entry.may_be_read();
     const auto owner_of = [&, root = module](const std::string& name) {
       const std::string path = path_of_owner(name);
       return path.empty() ? type_name_of(*root) : path;
@@ -454,7 +447,6 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
   for (const auto& shared_entry : scripts) {
     const ScriptEntry& entry = *shared_entry;
     const size_t first = result.size();
-    may_be_read = entry.may_be_read();
     auto held = entry.module.for_each_tensor([&](const std::string& path, const std::string& module,
                                                  Role role, const at::Tensor& tensor) {
       const std::string name = join(entry.prefix, path);
@@ -472,7 +464,6 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
   for (const auto& shared_entry : tensors) {
     const TensorEntry& entry = *shared_entry;
     const at::Tensor tensor = lock(entry.tensor);
-    may_be_read = entry.may_be_read();
     add_with_grad(entry.name, entry.role, "", tensor);
     if (tensor.defined() && !optimizers.empty())
       given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
@@ -482,8 +473,6 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
   if (with_told) told = told_beside(result);
   for (const ProgramNames::Living& living : told) {
     if (living.role == Role::kOptimizerState) continue;
-    may_be_read = no_other_thread_trains() &&
-                  (living.noted_by == this_thread_number() || trains(this_thread_number()));
     if (living.role == Role::kParameter) {
       const size_t first = result.size();
       add_parameter(living.name, living.module, living.tensor);
@@ -497,8 +486,6 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
     const Pin pin(entries_->lock, entry);
     if (!pin) continue;
     const torch::optim::Optimizer& optimizer = entry.watch->optimizer();
-    may_be_read = entry.may_be_read();
-    const bool steps_here = entry.watch->steps_on_this_thread();
     entry.watch->find_parameters();
     const std::string optimizer_name = name_of(optimizer);
     const auto& groups = optimizer.param_groups();
@@ -523,8 +510,7 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
           name.append(".").append(known.name).append(".").append(slot);
           add(std::move(name), Role::kOptimizerState, known.module, tensor);
         };
-        const TrainingRead read;
-        if (steps_here || (may_be_read && read)) {
+        if (may_be_read) {
           for_each_state(optimizer, param.unsafeGetTensorImpl(), add_state);
         } else {
           for (const auto& [slot, tensor] : entry.watch->noted(param.unsafeGetTensorImpl()))

@@ -40,6 +40,14 @@ struct NamedTensor {
   TiedEmbedding tied;                 // as the program has told
 };
 
+// A gradient that nobody noted, and that another thread may be setting: that there was one is all
+// that is known.
+struct UnreadGradient {
+  std::string name;  // weight.grad
+  std::string module;
+  c10::Device device = c10::Device(c10::kCPU);  // its parameter's
+};
+
 // Holds no tensor alive. A module in a ModuleHolder (or any shared_ptr) and a TorchScript module
 // may end: their names end with them. LibTorch keeps the attributes of a TorchScript module that
 // ended until our weak reference goes: when the book is next used. A module on the stack, and an
@@ -51,9 +59,10 @@ struct NamedTensor {
 // removes or ends meanwhile, it may tell or not. When memory fails, a function has only let go of
 // what ended.
 //
-// Other threads may train meanwhile, within the limits of reporter/mem_reporter.h. Beside them a
-// thread knows gradients and states as they were noted: by backward, by steps, and when something
-// was added. What was set by hand since then has no name for it.
+// Other threads may train meanwhile, within the limits of reporter/mem_reporter.h. Beside them
+// gradients and states are known as they were noted, by backward and by steps; a gradient that was
+// set by hand is an UnreadGradient. They are read as they are where the process has no other thread
+// of the program's, and under a ScopedTrainingPaused (registry/training_paused.h).
 class NameBook {
  public:
   NameBook();
@@ -82,13 +91,14 @@ class NameBook {
   void remove_optimizer(const torch::optim::Optimizer& optimizer);
 
   // Returns all named tensors that live, by role, then in order of registration. A tensor comes
-  // once for each of its names. Takes about a microsecond for each.
-  std::vector<NamedTensor> read() const;
+  // once for each of its names. Takes about a microsecond for each, and what
+  // core::OtherThreads::look() takes.
+  std::vector<NamedTensor> read(std::vector<UnreadGradient>* unread = nullptr) const;
   // Returns those that were added here, without what the program has told of others.
-  std::vector<NamedTensor> read_added() const;
+  std::vector<NamedTensor> read_added(std::vector<UnreadGradient>* unread = nullptr) const;
 
  private:
-  std::vector<NamedTensor> read(bool with_told) const;
+  std::vector<NamedTensor> read(bool with_told, std::vector<UnreadGradient>* unread) const;
 
   struct Entries;
   std::unique_ptr<Entries> entries_;

@@ -1,8 +1,12 @@
 // Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
 #include "reporter/names/optimizer_watch.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,7 +17,6 @@
 #include "registry/core/lock.h"
 #include "registry/hooks/step_observer.h"
 #include "registry/hooks/training_notes.h"
-#include "registry/recording.h"
 #include "reporter/names/optimizer_state.h"
 
 namespace memledger {
@@ -26,6 +29,16 @@ struct Slot {
   WeakTensor tensor;
 };
 using Slots = std::vector<Slot>;
+
+pid_t this_thread_id() noexcept { return static_cast<pid_t>(syscall(SYS_gettid)); }
+
+// Also true where another thread has got the id of one that has ended.
+bool is_alive(pid_t thread) noexcept {
+  const int error = errno;
+  const bool is = syscall(SYS_tgkill, getpid(), thread, 0) == 0;
+  errno = error;
+  return is;
+}
 
 // Storage and offset of a parameter: SGD writes to data(), which is another tensor object there.
 using Location = std::pair<const c10::StorageImpl*, int64_t>;
@@ -48,8 +61,8 @@ struct OptimizerWatch::Watch {
   };
 
   const torch::optim::Optimizer& optimizer;
-  std::atomic<uint32_t> stepper{0};  // thread that ran the last step seen
-  // The rest is guarded by training_notes_lock().
+  // All that follows is guarded by training_notes_lock().
+  pid_t stepper = 0;  // thread that ran the last step seen
   std::unordered_map<const c10::TensorImpl*, std::unique_ptr<Parameter>> parameters;
   std::vector<Location> locations;
 
@@ -161,10 +174,6 @@ void OptimizerWatch::note() {
 
 const torch::optim::Optimizer& OptimizerWatch::optimizer() const { return watch_->optimizer; }
 
-bool OptimizerWatch::steps_on_this_thread() const {
-  return watch_->stepper.load() == this_thread_number();
-}
-
 NamedStates OptimizerWatch::noted(const c10::TensorImpl* parameter) const {
   Slots slots;
   {
@@ -180,33 +189,29 @@ NamedStates OptimizerWatch::noted(const c10::TensorImpl* parameter) const {
   return states;
 }
 
-// Runs in the middle of a step, or where the program writes to a parameter by hand.
+// Runs in the middle of a step, or where the program writes to a parameter by hand. Then no other
+// thread steps the optimizer, as that one would write there, too; except where threads share the
+// parameter without a lock, and have an optimizer each: then nothing is noted.
 void OptimizerWatch::on_write(const at::Tensor& written) noexcept {
   try {
     const std::optional<Location> location = location_of(written);
     if (!location.has_value()) return;
-    const uint32_t thread = this_thread_number();
-    {
-      const core::LockHolder hold(training_notes_lock());
-      if (Table::get().by_location.count(*location) == 0) return;
-    }
-    note_that_this_thread_trains();  // may wait for a reader, who may take the lock
     std::vector<Slots> dropped;
     const core::LockHolder hold(training_notes_lock());
     const auto entry = Table::get().by_location.find(*location);
     if (entry == Table::get().by_location.end()) return;
     // One cannot see which optimizer steps. Another thread could be stepping one that shares the
     // parameter, or that it has stepped before.
-    const Watch* const first = entry->second.front()->watch;
+    const auto& first = entry->second.front()->watch->optimizer;
     const bool shared =
         std::any_of(entry->second.begin(), entry->second.end(),
-                    [&](const auto* parameter) { return parameter->watch != first; });
-    if (shared && !no_other_thread_trains()) return;
+                    [&](const auto* parameter) { return &parameter->watch->optimizer != &first; });
+    if (shared) return;
+    const pid_t thread = this_thread_id();
     for (Watch::Parameter* const parameter : entry->second) {
       Watch& watch = *parameter->watch;
-      const uint32_t stepper = watch.stepper.load();
-      if (stepper != thread && stepper != 0 && trains(stepper)) continue;
-      if (Watch::note(*parameter, dropped)) watch.stepper.store(thread);
+      if (watch.stepper != thread && watch.stepper != 0 && is_alive(watch.stepper)) continue;
+      if (Watch::note(*parameter, dropped)) watch.stepper = thread;
     }
   } catch (...) {
     // Without memory the states stay without names.

@@ -34,9 +34,6 @@ class OptimizerWatch {
   void note();
 
   const torch::optim::Optimizer& optimizer() const;
-  // Returns whether the last step seen ran on the calling thread, which then may read the states
-  // itself.
-  bool steps_on_this_thread() const;
   // Returns a parameter's states as last noted.
   NamedStates noted(const c10::TensorImpl* parameter) const;
 

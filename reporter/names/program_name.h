@@ -47,8 +47,7 @@ struct ProgramName {
 };
 
 struct LivingName : ProgramName {
-  at::Tensor tensor;      // a strong reference: drop it soon, and with no lock held
-  uint32_t noted_by = 0;  // the thread
+  at::Tensor tensor;  // a strong reference: drop it soon, and with no lock held
 };
 
 struct KeptName : ProgramName {

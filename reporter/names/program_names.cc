@@ -68,7 +68,6 @@ struct Known {
   WeakTensor tensor;
   Place place;
   uint64_t sequence = 0;
-  uint32_t noted_by = 0;
   uint64_t storage_id = 0;
   const c10::TensorImpl* parameter = nullptr;  // whose state it is
 };
@@ -225,7 +224,7 @@ void ProgramNames::Table::remember(const Found& found, size_t root,
   }
   if (known.size() >= prune_at) prune(dropped);
   known.emplace(key, Known{WeakTensor(found.tensor.getIntrusivePtr()), std::move(place),
-                           next_sequence++, this_thread_number(), found.storage_id, parameter});
+                           next_sequence++, found.storage_id, parameter});
 }
 
 // Where the new root lives beside others, all of them need their types.
@@ -518,7 +517,6 @@ std::vector<ProgramNames::Living> ProgramNames::living() const {
         const auto parameter = table_->known.find(known.parameter);
         return parameter == table_->known.end() ? nullptr : &parameter->second.place;
       });
-      living.noted_by = known.noted_by;
       candidates.push_back({known.sequence, known.tensor, std::move(living)});
     }
     only_told = std::stable_partition(told.begin(), told.end(), [&](const Living& living) {

@@ -78,7 +78,6 @@ struct Record {
 struct Living {
   WeakTensor tensor;
   uint64_t record = 0;
-  uint32_t noted_by = 0;
 };
 
 using Nodes = std::unordered_map<Module, Node>;
@@ -353,7 +352,7 @@ uint64_t ToldNames::Table::record_of(const at::Tensor& tensor, Role role, uint64
     record = next++;
     records[record].role = role;
     living.emplace(tensor.unsafeGetTensorImpl(),
-                   Living{WeakTensor(tensor.getIntrusivePtr()), record, this_thread_number()});
+                   Living{WeakTensor(tensor.getIntrusivePtr()), record});
   }
   if (storage_id != 0) kept[storage_id] = record;
   empty.store(false, std::memory_order_release);
@@ -564,7 +563,6 @@ void ToldNames::add_state(std::string_view optimizer, const at::Tensor& paramete
 std::vector<LivingName> ToldNames::living() const {
   struct Alive {
     WeakTensor tensor;
-    uint32_t noted_by;
     uint64_t record;
     ProgramName name;
   };
@@ -575,7 +573,7 @@ std::vector<LivingName> ToldNames::living() const {
     alive.reserve(table_->living.size());
     for (const auto& [key, one] : table_->living) {
       if (one.tensor.expired()) continue;
-      alive.push_back({one.tensor, one.noted_by, one.record, {}});
+      alive.push_back({one.tensor, one.record, {}});
       namer.add(one.record);
     }
     namer.number_roots();
@@ -592,7 +590,6 @@ std::vector<LivingName> ToldNames::living() const {
     LivingName living;
     static_cast<ProgramName&>(living) = std::move(one.name);
     living.tensor = at::Tensor(std::move(held));
-    living.noted_by = one.noted_by;
     result.push_back(std::move(living));
   }
   return result;

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 
+#include "registry/core/other_threads.h"
 #include "runner/inside/end_calls.h"
 #include "runner/inside/in_front.h"
 #include "runner/inside/interrupted_call.h"
@@ -62,6 +63,7 @@ void pause() noexcept {
 bool make_thread() noexcept {
   ends.store(false);
   thread_id.store(0);
+  core::OtherThreads::add_own(&take);
   const uint64_t before = change_blocked_signals(SIG_SETMASK, ~uint64_t{0});
   const bool is_made = pthread_create(&thread, nullptr, &take, nullptr) == 0;
   change_blocked_signals(SIG_SETMASK, is_made ? before | bit_of(number) : before);

@@ -24,6 +24,7 @@
 #include <new>
 
 #include "registry/core/lock.h"
+#include "registry/core/other_threads.h"
 #include "runner/inside/interrupted_call.h"
 #include "runner/inside/kernel_signals.h"
 #include "text/output.h"
@@ -70,6 +71,7 @@ struct Copy {
   pid_t parent = 0;
   bool walks_stack = false;
   bool finishes_call = false;
+  bool knows_threads = false;  // see OtherThreads::be_copy()
   Reach reach = Reach::kInnermost;
 };
 
@@ -137,6 +139,7 @@ void leave_the_program() {
   this_copy = copy;
   leave_the_program();
   core::nobody_lets_go(&give_up);
+  core::OtherThreads::be_copy(copy.knows_threads);
   note_temporary_in(copy.told->temporary.data(), copy.told->temporary.size());
   if (copy.walks_stack) {
     copy.told->walks_stack.store(true);
@@ -388,7 +391,10 @@ pid_t clone_into_copy(Copy& copy, CopyResult& why_not) {
 CopyResult make_copy(Copy& copy) {
   if (is_over(copy.work, now_ns())) return CopyResult::kTooLate;
   CopyResult why_not{};
+  const bool knows_threads = core::OtherThreads::begin_copy();
+  copy.knows_threads = copy.knows_threads && knows_threads;
   const pid_t process = clone_into_copy(copy, why_not);
+  if (knows_threads) core::OtherThreads::end_copy();
   if (process < 0) return why_not;
   const CopyResult result = wait_for(CopyProcess(process), copy.work, *copy.told);
   copy.told->remove_temporary();
@@ -408,6 +414,7 @@ class Tries {
       : not_made_(last == CopyResult::kNotMade ? kMaxNotMade - 1 : 0),
         deadline_(now_ns() + int64_t{seconds} * 1'000'000'000) {}
   int copies() const { return copies_; }
+  int crashes() const { return crashes_; }
   bool again(CopyResult result) {
     ++copies_;
     if (result == CopyResult::kFailed) ++crashes_;
@@ -481,6 +488,8 @@ CopyResult write_in_copy(const CopyWork& work) noexcept {
     do {
       copy.finishes_call = work.finishes_calls && tries.finishes_call(work.process_goes_on);
       copy.reach = tries.reach();
+      // What this thread itself was writing when it was interrupted may be torn, too.
+      copy.knows_threads = tries.crashes() < kMaxCrashes / 2;
       result = make_copy(copy);
       if (told.walks_stack.exchange(false)) copy.walks_stack = false;
       if (result == CopyResult::kLocked && told.parts_done.load() == 0 &&

@@ -141,6 +141,32 @@ class Reports(unittest.TestCase):
         self.assertEqual(memledger.counters("cpu").peak_bytes - before, 5 * MIB)
         self.assertIn("5.00M", printed(memledger.MemReporter().report_peak, "cpu"))
 
+    def test_training_paused(self):
+        import threading
+
+        stop = threading.Event()
+        other = threading.Thread(target=stop.wait)
+        other.start()
+        try:
+            model = torch.nn.Linear(3, 5, bias=False)
+            reporter = memledger.MemReporter(model)
+            model.weight.grad = torch.zeros(5, 3)
+
+            def kind():
+                rows = [row for device in json.loads(reporter.to_json("cpu"))["devices"] for row in device["rows"]]
+                return [(row["kind"], row["bytes"]) for row in rows if row["name"] == "weight.grad"]
+
+            self.assertEqual(kind(), [("unread", None)])
+            with memledger.training_paused():
+                self.assertEqual(kind(), [("storage", 60)])
+            model.weight.grad = torch.zeros(5, 3)  # what was read is known from then on
+            self.assertIn("training_paused", printed(reporter.report))
+            self.assertNotIn("training_paused", printed(reporter.report, training_paused=True))
+        finally:
+            stop.set()
+            other.join()
+        self.assertEqual(kind(), [("storage", 60)])
+
     def test_label(self):
         with memledger.label("epoch 3"), memledger.label("encoder"):
             labelled = torch.empty(777)

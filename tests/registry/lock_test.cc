@@ -211,6 +211,85 @@ TEST_CASE("a signal handler that wants the lock its thread is in waits, and can 
 }
 #endif
 
+// How a child ends whose signal handler takes the lock while its thread has it by `take`: 7 where
+// the handler waits.
+template <typename Take>
+int end_of_handler_inside(const Take& take) {
+  return child_that([&] {
+           BiasedLock lock;
+           static BiasedLock* held = &lock;
+           std::signal(SIGUSR1, [](int) {
+             std::signal(SIGALRM, [](int) { _exit(7); });
+             alarm(1);
+             held->unlock(held->lock(1));
+           });
+           take(lock);
+           raise(SIGUSR1);
+           _exit(5);
+         })
+      .first;
+}
+
+#if !MEMLEDGER_THREAD_SANITIZER
+TEST_CASE("a signal handler does not enter by the bias what its thread holds the slow way") {
+  BiasedLock::allow_bias();
+  CHECK(end_of_handler_inside([](BiasedLock& lock) {
+          if (!take_bias(lock, 1)) _exit(3);
+          lock.lock_all_but_owner(1);
+          lock.wait_for_owner();
+        }) == 7);
+  // By the lock that makes its thread the owner.
+  int before = 0;
+  {
+    BiasedLock lock;
+    BiasedLock::Way way{};
+    for (; (way = lock.lock(1)) == BiasedLock::Way::kSlow; ++before) lock.unlock(way);
+    lock.unlock(way);
+  }
+  CHECK(end_of_handler_inside([&](BiasedLock& lock) {
+          for (int i = 1; i < before; ++i) lock.unlock(lock.lock(1));
+          if (lock.lock(1) != BiasedLock::Way::kSlow) _exit(4);
+        }) == 7);
+  // Afterwards the bias is there as before.
+  BiasedLock lock;
+  REQUIRE(take_bias(lock, 1));
+  lock.lock_all_but_owner(1);
+  lock.wait_for_owner();
+  lock.unlock(BiasedLock::Way::kSlow);
+  const BiasedLock::Way way = lock.lock(1);
+  CHECK(way != BiasedLock::Way::kSlow);
+  lock.unlock(way);
+}
+#endif
+
+// An explicit instantiation may name a private member.
+using Busy = std::array<std::atomic<uint32_t>, BiasedLock::kMostOwners>;
+template <Busy BiasedLock::*busy>
+struct PrivateBusy {
+  friend Busy& busy_of(BiasedLock& lock) { return lock.*busy; }
+};
+Busy& busy_of(BiasedLock& lock);
+template struct PrivateBusy<&BiasedLock::busy_>;
+
+TEST_CASE("a child of fork does not wait for a thread of its parent that was about to look") {
+  BiasedLock::allow_bias();
+  BiasedLock lock;
+  REQUIRE(take_bias(lock, 2));
+  lock.unlock(lock.lock(1));
+  lock.lock_all_but_owner(1);
+  lock.wait_for_owner();
+  busy_of(lock)[0].store(1);  // thread 2 has read that it is the owner, and looks again
+  CHECK(child_that([&] {
+          alarm(5);
+          lock.forget_other_threads();
+          lock.unlock(BiasedLock::Way::kSlow);
+          lock.unlock(lock.lock(3));
+          if (!take_bias(lock, 1)) _exit(1);
+        }).first == 0);
+  busy_of(lock)[0].store(0);
+  lock.unlock(BiasedLock::Way::kSlow);
+}
+
 TEST_CASE("a child of fork takes a lock that was biased towards a thread it does not have") {
   BiasedLock::allow_bias();
   BiasedLock lock;

@@ -307,10 +307,8 @@ TEST_CASE("operators are told apart by what optimizers do with them") {
     CHECK(traits.of(7, "aten::add_").kind == OperatorKind::kStep);
     CHECK(traits.of(8, "aten::linear").kind == OperatorKind::kOther);
     CHECK(traits.of(1 << 20, "aten::add").kind == OperatorKind::kNeutral);  // too large an id
-    CHECK(traits.of(9, "aten::detach_").may_be_of_zero_grad);
     CHECK(traits.of(10, "CompiledFunction").reads_all_layers);
     CHECK(traits.of(11, "aten::set_").may_make_external);
-    CHECK_FALSE(traits.of(8, "aten::linear").may_be_of_zero_grad);
     CHECK_FALSE(traits.of(8, "aten::linear").reads_all_layers);
     CHECK_FALSE(traits.of(8, "aten::linear").may_make_external);
   }

@@ -4,6 +4,7 @@
 #include "tests/support/doctest_beside_torch.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <sys/wait.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/csrc/jit/api/module.h>
@@ -26,6 +27,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -33,6 +36,7 @@
 
 #include "graph/counted_hooks.h"
 #include "registry/registry.h"
+#include "registry/training_paused.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
 #include "tests/reporter/report_parts.h"
@@ -40,6 +44,7 @@
 #include "tests/support/fork_beside_threads.h"
 #include "tests/support/refcounts_beside_tsan.h"
 #include "tracker/mem_tracker.h"
+#include "tracker/memory_profiler.h"
 #include "tracker/timeline.h"
 
 namespace memledger {
@@ -172,38 +177,264 @@ size_t count_of(const Report& report, Role role) {
   return count;
 }
 
-// First, as here the main thread has not trained yet.
-TEST_CASE("a gradient set by hand has a name for the thread that set it, and bytes for others") {
+std::string text_of(const Report& report) {
+  std::ostringstream out;
+  out << report;
+  return out.str();
+}
+
+TEST_CASE("a gradient set by hand beside other threads is a row that says so, unless promised") {
   auto parameter = at::ones({10}).set_requires_grad(true);
   MemReporter reporter;
   reporter.add_tensor("parameter", parameter);
   Worker trainer;
   trainer([&] { parameter.square().sum().backward(); });
-  CHECK(find_row(reporter.collect(), "parameter.grad") != nullptr);
+  REQUIRE(find_row(reporter.collect(), "parameter.grad") != nullptr);
+  CHECK(find_row(reporter.collect(), "parameter.grad")->nbytes == 40);
   trainer([&] { parameter.mutable_grad() = at::zeros({10}); });
-  const Report report = reporter.collect();
-  CHECK(find_row(report, "parameter.grad") == nullptr);
-  CHECK(cpu(report).total_bytes == truth().live_bytes());
-  trainer([&] {
-    const Report own = reporter.collect();
-    REQUIRE(find_row(own, "parameter.grad") != nullptr);
-    CHECK(find_row(own, "parameter.grad")->nbytes == 40);
-  });
+  const auto check_unread = [&] {
+    const Report report = reporter.collect();
+    const ReportRow* const row = find_row(report, "parameter.grad");
+    REQUIRE(row != nullptr);
+    CHECK(row->kind == RowKind::kUnread);
+    CHECK(row->role == Role::kGradient);
+    CHECK_FALSE(row->nbytes.has_value());
+    check_rows(report);
+    CHECK(cpu(report).total_bytes == truth().live_bytes());
+    CHECK(text_of(report).find("training_paused") != std::string::npos);
+    CHECK(report.to_json().find("\"unread\"") != std::string::npos);
+  };
+  check_unread();
+  trainer(check_unread);  // the main thread may be setting it
+  const auto check_read = [&](const Report& report) {
+    const ReportRow* const row = find_row(report, "parameter.grad");
+    REQUIRE(row != nullptr);
+    CHECK(row->kind == RowKind::kStorage);
+    CHECK(row->nbytes == 40);
+  };
+  ReportOptions options;
+  options.training_paused = true;
+  check_read(reporter.collect(options));
+  {
+    const ScopedTrainingPaused paused;
+    check_read(reporter.collect());
+  }
+  check_unread();
+  trainer([&] { parameter.mutable_grad() = at::Tensor(); });
+  CHECK(find_row(reporter.collect(), "parameter.grad") == nullptr);
 }
 
-TEST_CASE("a thread that has ended trains no more: what it set by hand is read") {
+// The thread sanitizer has a thread of its own, which is not known to be none of the program's.
+#ifndef __SANITIZE_THREAD__
+TEST_CASE("a thread that has ended is none: what it set by hand is read") {
   auto parameter = at::ones({10}).set_requires_grad(true);
   MemReporter reporter;
   reporter.add_tensor("parameter", parameter);
-  {
-    Worker trainer;
-    trainer([&] {
-      parameter.square().sum().backward();
-      parameter.mutable_grad() = at::zeros({10});
-    });
-    CHECK(find_row(reporter.collect(), "parameter.grad") == nullptr);
+  for (int i = 0; i < 100; ++i) {
+    std::thread([&] { parameter.mutable_grad() = at::zeros({10}); }).join();
+    const Report report = reporter.collect();
+    REQUIRE(find_row(report, "parameter.grad") != nullptr);
+    CHECK(find_row(report, "parameter.grad")->nbytes == 40);
   }
-  CHECK(find_row(reporter.collect(), "parameter.grad") != nullptr);
+}
+
+// The address sanitizer starts all threads with a routine of its own.
+#ifndef __SANITIZE_ADDRESS__
+TEST_CASE("workers of OpenMP are no threads of the program's, but in a parallel region") {
+  auto parameter = at::ones({10}).set_requires_grad(true);
+  MemReporter reporter;
+  reporter.add_tensor("parameter", parameter);
+  at::set_num_threads(4);
+  std::atomic<int> workers{0};
+  RowKind kind = RowKind::kStorage;
+  at::parallel_for(0, 4, 1, [&](int64_t begin, int64_t /*end*/) {
+    ++workers;
+    if (begin != 0) return;
+    parameter.mutable_grad() = at::zeros({10});
+    const Report report = reporter.collect();
+    if (const ReportRow* const row = find_row(report, "parameter.grad")) kind = row->kind;
+  });
+  at::set_num_threads(1);
+  if (workers > 1) CHECK(kind == RowKind::kUnread);
+  const Report report = reporter.collect();
+  REQUIRE(find_row(report, "parameter.grad") != nullptr);
+  CHECK(find_row(report, "parameter.grad")->nbytes == 40);
+}
+#endif  // __SANITIZE_ADDRESS__
+
+TEST_CASE("a child of fork reads what was set by hand only if its parent had no other thread" *
+          doctest::skip(testing::kChildrenMayHang)) {
+  auto parameter = at::ones({10}).set_requires_grad(true);
+  MemReporter reporter;
+  reporter.add_tensor("parameter", parameter);
+  parameter.mutable_grad() = at::zeros({10});
+  const auto kind_in_child = [&] {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      alarm(20);
+      const Report report = reporter.collect();
+      const ReportRow* const row = find_row(report, "parameter.grad");
+      _exit(row == nullptr || cpu(report).unexplained_bytes != 0 ? 99
+                                                                 : static_cast<int>(row->kind));
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    return status;
+  };
+  const auto exit_with = [](RowKind kind) { return static_cast<int>(kind) << 8; };
+  CHECK(kind_in_child() == exit_with(RowKind::kStorage));
+  {
+    Worker other;
+    CHECK(kind_in_child() == exit_with(RowKind::kUnread));
+  }
+  CHECK(kind_in_child() == exit_with(RowKind::kStorage));
+}
+#endif  // __SANITIZE_THREAD__
+
+TEST_CASE("a tracker, a timeline and a profiler say what they did not read, unless promised") {
+  const auto linear = std::make_shared<torch::nn::LinearImpl>(4, 4);
+  Worker other;
+  for (const bool promised : {false, true}) {
+    CAPTURE(promised);
+    TrackerOptions tracker_options;
+    tracker_options.device = c10::Device(c10::kCPU);
+    tracker_options.path = scratch_folder();
+    tracker_options.file_name = "unread_gradients.txt";
+    tracker_options.training_paused = promised;
+    MemTracker tracker(tracker_options);
+    tracker.add_module("net", *linear);
+    TimelineOptions timeline_options;
+    timeline_options.training_paused = promised;
+    Timeline timeline(timeline_options);
+    timeline.add_module("net", *linear);
+    std::ostringstream printed;
+    MemoryProfilerOptions profiler_options;
+    profiler_options.out = &printed;
+    profiler_options.training_paused = promised;
+    MemoryProfiler profiler(*linear, profiler_options);
+    other([&] { linear->weight.mutable_grad() = at::zeros({4, 4}); });
+    const SnapshotDiff diff = tracker.track();
+    CHECK(diff.unread_gradients ==
+          (promised ? std::vector<std::string>() : std::vector<std::string>{"net.weight.grad"}));
+    CHECK((diff.to_json().find("unread_gradients") != std::string::npos) == !promised);
+    int named = 0;
+    for (const auto& [id, name] : timeline.read().names) named += name.name == "net.weight.grad";
+    CHECK(named == (promised ? 1 : 0));
+    profiler.record_stats();
+    CHECK(profiler.last().unread_gradients == (promised ? 0 : 1));
+    CHECK(profiler.last().weight_gradients.at(0).bytes == (promised ? 64 : 0));
+    CHECK((printed.str().find("training_paused") != std::string::npos) == !promised);
+    linear->zero_grad();
+  }
+}
+
+// Threads that do what they like with gradients, ordered by a mutex of the program's that reports
+// know nothing of.
+class GradientStorm {
+ public:
+  GradientStorm() {
+    for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this, i] { run(i); });
+  }
+  ~GradientStorm() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+  const torch::nn::LinearImpl& net() const { return *net_; }
+  torch::optim::Adam& optimizer() { return optimizer_; }
+
+ private:
+  static constexpr int kThreads = 8;
+
+  void run(int number) {
+    const testing::AllocationCount::Scope scope(truth());
+    std::mt19937 random(static_cast<uint32_t>(number));
+    while (!stop_) {
+      const std::lock_guard<std::mutex> hold(lock_);
+      at::Tensor& weight = net_->weight.mutable_grad();
+      at::Tensor& bias = net_->bias.mutable_grad();
+      switch (random() % 8) {
+        case 0:
+          weight.reset();
+          bias.reset();
+          break;
+        case 1:
+          weight = at::ones({8, 8});
+          break;
+        case 2:
+          bias = at::ones({8});
+          break;
+        case 3:
+          std::swap(weight, other_weight_.mutable_grad());
+          break;
+        case 4:
+          other_weight_.mutable_grad().reset();
+          break;
+        case 5:
+          net_->zero_grad();
+          break;
+        case 6:
+          optimizer_.step();
+          break;
+        default:
+          (net_->forward(at::ones({2, 8})).sum() + other_weight_.sum()).backward();
+      }
+    }
+  }
+
+  const std::shared_ptr<torch::nn::LinearImpl> net_ = std::make_shared<torch::nn::LinearImpl>(8, 8);
+  at::Tensor other_weight_ = at::ones({8, 8}).set_requires_grad(true);
+  torch::optim::Adam optimizer_{net_->parameters()};
+  std::mutex lock_;
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> threads_;
+};
+
+TEST_CASE("reports of all kinds beside eight threads that set, clear, swap and add to gradients") {
+  GradientStorm storm;
+  MemReporter reporter;
+  reporter.add_module("net", storm.net()).add_optimizer(storm.optimizer());
+  TrackerOptions options;
+  options.device = c10::Device(c10::kCPU);
+  options.path = scratch_folder();
+  options.file_name = "storm.txt";
+  options.detail = false;
+  MemTracker tracker(options);
+  tracker.add_module("net", storm.net());
+  tracker.add_optimizer(storm.optimizer());
+  Timeline timeline;
+  timeline.add_module("net", storm.net()).add_optimizer(storm.optimizer());
+  std::ostringstream printed;
+  MemoryProfilerOptions profiler_options;
+  profiler_options.out = &printed;
+  MemoryProfiler profiler(storm.net(), profiler_options);
+  profiler.add_optimizer(storm.optimizer());
+  const auto seconds =
+      std::chrono::seconds(std::getenv("MEMLEDGER_FULL") != nullptr ? 50 * 60 : 15);
+  const auto end = std::chrono::steady_clock::now() + seconds;
+  for (int i = 0; std::chrono::steady_clock::now() < end; ++i) {
+    check_rows(reporter.collect());
+    switch (i % 8) {
+      case 0:
+        tracker.track();
+        break;
+      case 2:
+        timeline.mark("mark");
+        break;
+      case 4:
+        profiler.record_stats();
+        printed.str("");
+        break;
+      case 6: {
+        std::ostringstream out;
+        reporter.report(out, /*verbose=*/true);
+        CHECK(out.str().find("(0.00B unexplained)") != std::string::npos);
+        break;
+      }
+      default:
+        break;
+    }
+  }
 }
 
 TEST_CASE(

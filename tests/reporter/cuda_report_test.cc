@@ -48,6 +48,28 @@ TEST_CASE("a report makes no CUDA context where the program has none") {
   CHECK(of(reporter.collect(), kCuda0).device_used_bytes.value_or(0) > 0);
 }
 
+TEST_CASE("threads of autograd and of the virtual GPU are none of the program's outside backward") {
+  MemReporter reporter;
+  const at::Tensor leaf = at::ones({1000}, kCuda0).set_requires_grad(true);
+  reporter.add_tensor("leaf", leaf);
+  const auto kind = [&] {
+    for (const ReportRow& row : of(reporter.collect(), kCuda0).rows) {
+      if (row.name == "leaf.grad") return std::string(to_string(row.kind));
+    }
+    return std::string("none");
+  };
+  at::Tensor loss = (leaf * 2).sum();
+  std::string inside;
+  (void)loss.register_hook([&](const at::Tensor&) {
+    leaf.mutable_grad() = at::zeros({1000}, kCuda0);
+    inside = kind();
+  });
+  loss.backward();
+  CHECK(inside == "unread");  // on the engine's thread, beside main's
+  leaf.mutable_grad() = at::zeros({1000}, kCuda0);
+  CHECK(kind() == "storage");
+}
+
 TEST_CASE("CUDA without an index is the first GPU") {
   const MemReporter reporter;
   { const at::Tensor peak = at::zeros({1 << 20}, kCuda0); }

@@ -18,6 +18,7 @@
 #include "registry/libtorch/tensor_storages.h"
 #include "registry/recording.h"
 #include "registry/registry.h"
+#include "registry/training_paused.h"
 #include "reporter/names/name_book.h"
 #include "text/output.h"
 #include "tracker/exact_device.h"
@@ -160,7 +161,10 @@ struct MemoryProfiler::Impl {
       csv.emplace(options.csv_folder,
                   options.clock ? options.clock() : std::chrono::system_clock::now());
     }
-    book.add_module("", module);
+    {
+      const ScopedTrainingPaused paused(options.training_paused);
+      book.add_module("", module);
+    }
     recorder.emplace(options.max_events);
     const Snapshot before = Registry::global().snapshot();
     for (const StorageInfo& storage : before.storages(device)) {
@@ -207,6 +211,7 @@ struct MemoryProfiler::Impl {
 
   std::unordered_set<uint64_t> named_storages() const {
     std::unordered_set<uint64_t> ids;
+    const ScopedTrainingPaused paused(options.training_paused);
     for (const NamedTensor& named : book.read()) {
       for_each_part(named.tensor, [&](const char*, const at::Tensor& part) {
         ids.insert(Registry::global().storage_id(part));
@@ -298,7 +303,10 @@ struct MemoryProfiler::Impl {
 
   // Reads what is alive now into `stats`, by name.
   void read_names(IterationStats& stats) const {
-    const std::vector<NamedTensor> tensors = book.read_added();
+    const ScopedTrainingPaused paused(options.training_paused);
+    std::vector<UnreadGradient> unread;
+    const std::vector<NamedTensor> tensors = book.read_added(&unread);
+    stats.unread_gradients = static_cast<int64_t>(unread.size());
     std::vector<std::pair<uint64_t, size_t>> ids;  // of storages, and the tensors' indices
     for (size_t i = 0; i < tensors.size(); ++i) {
       for_each_part(tensors[i].tensor, [&](const char*, const at::Tensor& part) {
@@ -383,6 +391,7 @@ MemoryProfiler::MemoryProfiler(const torch::nn::Module& module, MemoryProfilerOp
 MemoryProfiler::~MemoryProfiler() = default;
 
 MemoryProfiler& MemoryProfiler::add_optimizer(const torch::optim::Optimizer& optimizer) {
+  const ScopedTrainingPaused paused(impl_->options.training_paused);
   impl_->book.add_optimizer(optimizer);
   return *this;
 }

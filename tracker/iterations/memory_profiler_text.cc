@@ -65,6 +65,10 @@ std::string to_string(const IterationStats& stats) {
   text += "\n" +
           line("Total layer weight gradient usage", tracked(stats, stats.weight_gradient_bytes())) +
           lines(stats, stats.weight_gradients);
+  if (stats.unread_gradients > 0) {
+    text += fmt::format("({} gradients were not read beside other threads: see training_paused)\n",
+                        stats.unread_gradients);
+  }
   text += line("Intermediate gradients", tracked(stats, stats.intermediate_gradient_bytes));
   if (stats.most_workspace_bytes > 0) text += line("Workspaces", stats.most_workspace_bytes);
   if (stats.dropped_events > 0) {
@@ -94,6 +98,9 @@ std::string to_csv(const IterationStats& stats) {
   add_all("feature_map", stats.feature_maps);
   add_all("weight", stats.weights);
   add_all("weight_grad", stats.weight_gradients);
+  // A number, so it stands where names do.
+  if (stats.unread_gradients > 0)
+    add("unread_gradients", std::to_string(stats.unread_gradients), {});
   add("intermediate_grad", "", tracked(stats, stats.intermediate_gradient_bytes));
   add("most_workspace", "", tracked(stats, stats.most_workspace_bytes));
   add_all("buffer", stats.buffers);
@@ -101,7 +108,7 @@ std::string to_csv(const IterationStats& stats) {
   add("workspace", "", tracked(stats, stats.workspace_bytes));
   add("other", "", tracked(stats, stats.other_bytes));
   add("current_bytes", "", tracked(stats, stats.current_bytes));
-  // A number of events is no number of bytes, so it stands where names do.
+  // As above.
   if (stats.dropped_events > 0) add("dropped_events", std::to_string(stats.dropped_events), {});
   return text;
 }

@@ -71,6 +71,12 @@ std::string verbose_notes(const SnapshotDiff& diff) {
   return text;
 }
 
+std::string unread_gradients_note(const SnapshotDiff& diff) {
+  if (diff.unread_gradients.empty()) return "";
+  return note({"gradients not read beside other threads (training_paused): ",
+               unread_text(diff.unread_gradients)});
+}
+
 }  // namespace
 
 std::string log_header(std::chrono::system_clock::time_point time,
@@ -91,6 +97,7 @@ std::string log_block(const SnapshotDiff& diff, const LogDetail& detail, bool be
   }
   if (!text.empty() || !below_header) text += '\n';
   text += diff.at_line() + '\n';
+  if (detail.rows) text += unread_gradients_note(diff);
   if (detail.verbose) text += verbose_notes(diff);
   return text + '\n';
 }

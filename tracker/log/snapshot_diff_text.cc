@@ -118,6 +118,7 @@ std::string SnapshotDiff::to_json() const {
                  {"dropped_records", health.dropped_records},
                  {"swallowed_exceptions", health.swallowed_exceptions}}},
                {"unread", unread}};
+  if (!unread_gradients.empty()) json["unread_gradients"] = unread_gradients;
   std::string text = to_text(json);
   text.back() = ',';  // the rows may be many: they are added as text
   text += "\"rows\":[";

@@ -10,6 +10,7 @@
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/libtorch/tensor_storages.h"
 #include "registry/registry.h"
+#include "registry/training_paused.h"
 #include "reporter/names/name_book.h"
 #include "text/output.h"
 
@@ -18,6 +19,7 @@ namespace memledger {
 struct Timeline::Impl {
   explicit Impl(const TimelineOptions& options)
       : max_events(std::max<size_t>(options.max_events, 1)),
+        training_paused(options.training_paused),
         recorder(options.max_events),
         prune_at(max_events) {}
 
@@ -35,6 +37,7 @@ struct Timeline::Impl {
   // Must be called without the lock: this may drop the last reference to a module or tensor, and
   // their deleters are the program's.
   Names read_names() const {
+    const ScopedTrainingPaused paused(training_paused);
     const std::vector<NamedTensor> tensors = book.read();
     Registry& registry = Registry::global();
     Names now;
@@ -70,6 +73,7 @@ struct Timeline::Impl {
   }
 
   const size_t max_events;
+  const bool training_paused;
   const ScopedTracking tracking;
   mutable ForkSafeMutex lock;  // after the registry is active
   Recorder recorder;
@@ -86,16 +90,19 @@ Timeline::Timeline(const TimelineOptions& options) : impl_(std::make_unique<Impl
 Timeline::~Timeline() = default;
 
 Timeline& Timeline::add_module(std::string prefix, const torch::nn::Module& module) {
+  const ScopedTrainingPaused paused(impl_->training_paused);
   impl_->book.add_module(std::move(prefix), module);
   return *this;
 }
 
 Timeline& Timeline::add_optimizer(const torch::optim::Optimizer& optimizer) {
+  const ScopedTrainingPaused paused(impl_->training_paused);
   impl_->book.add_optimizer(optimizer);
   return *this;
 }
 
 Timeline& Timeline::add_tensor(std::string name, const at::Tensor& tensor) {
+  const ScopedTrainingPaused paused(impl_->training_paused);
   impl_->book.add_tensor(std::move(name), tensor);
   return *this;
 }
