@@ -2,6 +2,7 @@
 
 // A promise by which reports may read gradients and optimizers' states while other threads live.
 //
+//   memledger::MemReporter reporter(model);
 //   const memledger::ScopedTrainingPaused paused;
 //   reporter.report();
 
