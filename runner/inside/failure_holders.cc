@@ -75,7 +75,8 @@ std::string text_of(const DeviceReport& device) {
                                  device.device.str(), largest_rows(held, run, 3)));
   for (const std::string& advice : advice_on_holders(held)) add_wrapped(lines, "Advice: " + advice);
   std::string text;
-  for (const std::string& line : lines) text.append(line).append("\n");
+  for (const std::string& line : lines)
+    text.append(line, 0, line.find_last_not_of(' ') + 1).append("\n");
   return text;
 }
 
