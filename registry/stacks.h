@@ -51,7 +51,8 @@ std::string to_string(const StackFrame& frame);
 // time. Files and lines are looked up when first asked for, some 100 ms for each library, and
 // remembered.
 
-// Returns the frames of a stack, innermost first, without memledger's own; none for 0.
+// Returns the frames of a stack, innermost first, without memledger's own; none for 0. Calls that
+// were inlined are among them where elfutils' libdw is installed.
 std::vector<StackFrame> stack_frames(uint32_t stack);
 
 // Takes the calling thread's stack now, memledger's frames included, whatever the policy. Returns 0
@@ -63,13 +64,14 @@ uint32_t take_program_stack() noexcept;
 bool is_of_python(const void* address) noexcept;
 // Returns the return addresses of a stack, innermost first.
 std::vector<void*> stack_addresses(uint32_t stack);
-// Returns function, file and line of each return address.
+// Returns function, file and line of each return address: those of the function that has the frame,
+// not of what was inlined there.
 std::vector<StackFrame> frames_at(const std::vector<void*>& addresses);
 
-// Returns the program's line: the innermost frame that is neither LibTorch's nor the C++ library's,
-// with empty function and file if there is none. In optimized code an inlined function and a tail
-// call have no frame of their own; where a function of LibTorch's headers was inlined, the frame
-// has no line.
+// Returns the program's line: the innermost frame in no source of LibTorch's, the C++ library's or
+// the system's, with empty function and file if there is none. A tail call has no frame. Where
+// libdw is missing, a call that was inlined has none either, and a frame into which a function of
+// LibTorch's headers was inlined has no line.
 StackFrame program_frame(uint32_t stack);
 
 }  // namespace memledger

@@ -1,6 +1,7 @@
 #include "registry/hooks/python_stack.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <torch/csrc/profiler/combined_traceback.h>
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "registry/core/loaded_libraries.h"
 #include "registry/core/lock.h"
 #include "registry/state.h"
 
@@ -122,15 +124,44 @@ const std::string& folder_of_torch() {
   return *folder;
 }
 
+uint64_t libraries_loaded_so_far() {
+  uint64_t count = 0;
+  const auto read = [](dl_phdr_info* library, size_t /*size*/, void* result) {
+    *static_cast<uint64_t*>(result) = library->dlpi_adds;
+    return 1;
+  };
+  core::for_each_loaded_library(read, &count);
+  return count;
+}
+
+// A function of Python's, which may come later. Without it, looking through all libraries would be
+// most of what a stack costs: they are looked through again when there are more.
+class LateFunction {
+ public:
+  explicit LateFunction(const char* name) : name_(name) {}
+
+  void* find() {
+    void* function = found_.load(std::memory_order_relaxed);
+    if (function != nullptr) return function;
+    const uint64_t loaded = libraries_loaded_so_far();
+    if (looked_among_.load(std::memory_order_relaxed) == loaded) return nullptr;
+    function = dlsym(RTLD_DEFAULT, name_);
+    found_.store(function, std::memory_order_relaxed);
+    looked_among_.store(loaded, std::memory_order_relaxed);
+    return function;
+  }
+
+ private:
+  const char* const name_;
+  std::atomic<void*> found_{nullptr};
+  std::atomic<uint64_t> looked_among_{0};
+};
+
 // A thread that Python does not know has no Python stack, and must not wait for Python's lock: who
 // has that may wait for it.
 bool is_known_to_python() {
-  static std::atomic<void*> known{nullptr};  // Python may come later
-  void* function = known.load(std::memory_order_relaxed);
-  if (function == nullptr) {
-    function = dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
-    known.store(function, std::memory_order_relaxed);
-  }
+  static LateFunction known("PyGILState_GetThisThreadState");
+  void* const function = known.find();
   return function != nullptr && reinterpret_cast<void* (*)()>(function)() != nullptr;
 }
 
@@ -248,12 +279,8 @@ void PythonStack::stop() noexcept { stopped.store(true); }
 
 bool PythonStack::is_in_process() noexcept {
   if (stopped.load(std::memory_order_relaxed)) return true;
-  static std::atomic<void*> known{nullptr};  // Python may come later
-  void* function = known.load(std::memory_order_relaxed);
-  if (function == nullptr) {
-    function = dlsym(RTLD_DEFAULT, "Py_IsInitialized");
-    known.store(function, std::memory_order_relaxed);
-  }
+  static LateFunction known("Py_IsInitialized");
+  void* const function = known.find();
   return function != nullptr && reinterpret_cast<int (*)()>(function)() != 0;
 }
 
