@@ -17,7 +17,6 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 namespace memledger::core {
 namespace {
@@ -78,12 +77,12 @@ struct Layout {
 
 Layout layout;
 
-// Returns what the C library knows of its threads. They come and go meanwhile: an entry is believed
-// by its thread's id, which the kernel writes when the rest is there and clears first.
-std::vector<Thread> known_threads(size_t count) {
-  std::vector<Thread> threads;
+// Calls back with each thread that the C library knows. They come and go meanwhile: an entry is
+// believed by its thread's id, which the kernel writes when the rest is there and clears first.
+template <typename Callback>
+void for_each_known_thread(size_t count, const Callback& callback) {
   uintptr_t node = 0;
-  if (layout.list == 0 || !read_memory(layout.list + layout.next, node)) return threads;
+  if (layout.list == 0 || !read_memory(layout.list + layout.next, node)) return;
   for (size_t i = 0; i < 2 * count + 64 && node != layout.list; ++i) {
     const uintptr_t thread = node - layout.in_thread;
     Thread one;
@@ -91,10 +90,9 @@ std::vector<Thread> known_threads(size_t count) {
     if (!read_memory(thread + layout.id, one.id) ||
         !read_memory(thread + layout.start, one.start) || !read_memory(thread + layout.id, again) ||
         !read_memory(node + layout.next, node))
-      break;
-    if (one.id == again) threads.push_back(one);
+      return;
+    if (one.id == again) callback(one);
   }
-  return threads;
 }
 
 bool begins_with(std::string_view text, std::string_view begin) {
@@ -170,14 +168,24 @@ bool is_own(uintptr_t routine) {
                      [routine](const auto& own) { return own.load() == routine; });
 }
 
-// Whether a routine is that of an idle pool. Takes the loader's lock only where a library of OpenMP
-// is met for the first time.
-bool is_of_idle_pool(uintptr_t routine) {
+// Returns the path of the library that an address lies in; null: none. Takes the loader's lock
+// where the C library is older than 2.35.
+const char* library_at(uintptr_t address) {
+#ifdef DLFO_STRUCT_HAS_EH_DBASE
   dl_find_object found{};
-  if (_dl_find_object(reinterpret_cast<void*>(routine), &found) != 0 ||
-      found.dlfo_link_map == nullptr || found.dlfo_link_map->l_name == nullptr)
-    return false;
-  const char* const library = found.dlfo_link_map->l_name;
+  if (_dl_find_object(reinterpret_cast<void*>(address), &found) != 0) return nullptr;
+  return found.dlfo_link_map == nullptr ? nullptr : found.dlfo_link_map->l_name;
+#else
+  Dl_info found{};
+  return dladdr(reinterpret_cast<void*>(address), &found) == 0 ? nullptr : found.dli_fname;
+#endif
+}
+
+// Whether a routine is that of an idle pool. Takes the loader's lock as library_at() does, and
+// where a library of OpenMP is met for the first time.
+bool is_of_idle_pool(uintptr_t routine) {
+  const char* const library = library_at(routine);
+  if (library == nullptr) return false;
   const Pool pool = pool_of_library(library);
   return pool == Pool::kOther || (pool == Pool::kOpenMp && !is_in_parallel(routine, library));
 }
@@ -274,28 +282,30 @@ bool has_ended(pid_t id) noexcept {
 
 Kind kind_of_all(const Ids& ids, size_t count, bool may_have_ended) {
   if (count == 0) return Kind::kNone;
-  const std::vector<Thread> known = known_threads(count);
+  Ids unknown = ids;  // 0: it is no thread of the program's
+  const auto end = unknown.begin() + static_cast<std::ptrdiff_t>(count);
   Kind all = Kind::kNone;
   uintptr_t idle_routine = 0;  // workers of one pool have one
-  for (size_t i = 0; i < count; ++i) {
-    const pid_t id = ids[i];
-    const auto thread =
-        std::find_if(known.begin(), known.end(), [id](const Thread& one) { return one.id == id; });
-    Kind kind = Kind::kProgram;
-    if (thread != known.end()) {
-      const uintptr_t routine = thread->start.routine;
-      if (routine == idle_routine || is_own(routine)) continue;
+  for_each_known_thread(count, [&](const Thread& thread) {
+    const auto there = std::find(unknown.begin(), end, thread.id);
+    if (thread.id == 0 || there == end) return;
+    const uintptr_t routine = thread.start.routine;
+    Kind kind = Kind::kNone;
+    if (routine != idle_routine && !is_own(routine)) {
       if (is_of_idle_pool(routine)) {
         idle_routine = routine;
-        continue;
+      } else {
+        kind = kind_of_state(thread.start.argument);
       }
-      kind = kind_of_state(thread->start.argument);
     }
-    if (kind == Kind::kProgram && may_have_ended && has_ended(id)) continue;
+    if (kind == Kind::kProgram) return;
     all = std::max(all, kind);
-    if (all == Kind::kProgram) break;
-  }
-  return all;
+    *there = 0;
+  });
+  const bool has_program = std::any_of(unknown.begin(), end, [&](pid_t id) {
+    return id != 0 && !(may_have_ended && has_ended(id));
+  });
+  return has_program ? Kind::kProgram : all;
 }
 
 std::atomic<pid_t> process{0};  // that this code was loaded into, or that fork() made
@@ -317,16 +327,12 @@ bool copy_is_noted = false;
 Kind OtherThreads::look() noexcept {
   const int error = errno;
   Kind kind = Kind::kProgram;
-  try {
-    Ids ids;
-    if (this_is_a_copy || process.load() != getpid()) {
-      // A copy: the parent's other threads, in the parent's memory.
-      if (copy_is_noted) kind = kind_of_all(noted_ids, noted_count, /*may_have_ended=*/false);
-    } else if (const auto count = other_threads(ids)) {
-      kind = kind_of_all(ids, *count, /*may_have_ended=*/true);
-    }
-  } catch (...) {
-    kind = Kind::kProgram;  // no memory
+  Ids ids;
+  if (this_is_a_copy || process.load() != getpid()) {
+    // A copy: the parent's other threads, in the parent's memory.
+    if (copy_is_noted) kind = kind_of_all(noted_ids, noted_count, /*may_have_ended=*/false);
+  } else if (const auto count = other_threads(ids)) {
+    kind = kind_of_all(ids, *count, /*may_have_ended=*/true);
   }
   errno = error;
   return std::max(kind, inherited.load());
