@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -151,10 +152,15 @@ Symbols& symbols() {
 
 // LibTorch keeps what it found in a function's static object, made by the first call and destroyed
 // at exit before all that was made or registered earlier. Called at load, for nothing (9 µs), it
-// outlives the program's static objects and exit handlers.
+// outlives the program's static objects and exit handlers. A report may come later still, where
+// memledger is linked into the program: it does without.
+std::atomic<bool> symbolizer_has_ended{false};
 __attribute__((constructor(101))) void make_symbolizer() {
   try {
     torch::unwind::symbolize({}, torch::unwind::Mode::fast);
+    // Called before the object is destroyed, as it is registered later.
+    if (std::atexit([] { symbolizer_has_ended.store(true); }) != 0)
+      symbolizer_has_ended.store(true);
   } catch (...) {  // cannot symbolize here
   }
 }
@@ -401,7 +407,7 @@ namespace {
 
 // Returns nothing where LibTorch cannot look up.
 std::vector<torch::unwind::Frame> symbolized_by_libtorch(const std::vector<void*>& addresses) {
-  if (addresses.empty()) return {};
+  if (addresses.empty() || symbolizer_has_ended.load()) return {};
   core::calling_out();
   try {
     const core::UsesLoadedLibraries uses;
