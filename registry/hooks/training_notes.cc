@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <typeinfo>
 #include <unordered_map>
 #include <utility>
@@ -228,6 +230,20 @@ at::Tensor gradient_of(const at::Tensor& leaf) {
 bool seems_to_have_gradient(const at::Tensor& leaf) noexcept {
   const AutogradMeta* const meta = meta_of(leaf);
   return meta != nullptr && address_in_slot(meta->grad_) != c10::UndefinedTensorImpl::singleton();
+}
+
+at::Tensor NotesAwaited::find(const at::Tensor& leaf) {
+  constexpr int64_t kInAllNs = 2'000'000;
+  const auto now_ns = [] {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  };
+  if (deadline_ns_ == 0) deadline_ns_ = now_ns() + kInAllNs;
+  while (seems_to_have_gradient(leaf)) {
+    if (at::Tensor gradient = GradientNotes::find(leaf); gradient.defined()) return gradient;
+    if (now_ns() >= deadline_ns_) break;
+    std::this_thread::yield();
+  }
+  return {};
 }
 
 }  // namespace memledger

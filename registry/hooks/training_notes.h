@@ -72,4 +72,15 @@ at::Tensor gradient_of(const at::Tensor& leaf);
 // address in the leaf, not behind it.
 bool seems_to_have_gradient(const at::Tensor& leaf) noexcept;
 
+// A gradient is in its slot some moments before it is noted, on the thread that made it. Waits for
+// notes, for two milliseconds in all.
+class NotesAwaited {
+ public:
+  // Returns the leaf's gradient once it is noted; undefined where none is, or the time is up.
+  at::Tensor find(const at::Tensor& leaf);
+
+ private:
+  int64_t deadline_ns_ = 0;  // 0: it has not begun
+};
+
 }  // namespace memledger

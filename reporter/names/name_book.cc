@@ -391,6 +391,7 @@ std::vector<NamedTensor> NameBook::read(bool with_told, std::vector<UnreadGradie
                        const at::Tensor& tensor) {
     if (tensor.defined()) result.push_back({std::move(name), role, module, tensor, nullptr, {}});
   };
+  NotesAwaited awaited;
   const LiveRead may_be_read;  // gradients and states, which the program sets without a lock
   const auto add_with_grad = [&](const std::string& name, Role role, const std::string& module,
                                  const at::Tensor& tensor) {
@@ -398,7 +399,9 @@ std::vector<NamedTensor> NameBook::read(bool with_told, std::vector<UnreadGradie
     add(name, role, module, tensor);
     // Frozen parameters keep their gradient. LibTorch would warn if others were asked.
     if (!tensor.is_leaf() && !tensor.retains_grad()) return;
-    if (at::Tensor gradient = gradient_of(tensor); gradient.defined()) {
+    at::Tensor gradient = gradient_of(tensor);
+    if (!gradient.defined() && !may_be_read) gradient = awaited.find(tensor);
+    if (gradient.defined()) {
       add(name + ".grad", Role::kGradient, module, gradient);
     } else if (!may_be_read && seems_to_have_gradient(tensor)) {
       if (unread != nullptr) unread->push_back({name + ".grad", module, tensor.device()});
