@@ -121,7 +121,8 @@ class Relay {
         early_.clear();
         break;
       case Event::kStopped:
-        stop_by(message.value);
+        // A busy machine may let this process run only after the next stop, which it then shared.
+        if (message.time_ns > resumed_at_ns_) stop_by(message.value);
         break;
       case Event::kContinued:
         break;
@@ -146,9 +147,9 @@ class Relay {
     // the stop.
     kill(getpid(), number);
     sigprocmask(SIG_UNBLOCK, &one, nullptr);
+    resumed_at_ns_ = now_ns();  // until now the terminal's next signal stops this process as well
     sigprocmask(SIG_BLOCK, &one, nullptr);
     stopped_at_ns_ = begin;
-    resumed_at_ns_ = now_ns();
   }
 
   void read_signal() {

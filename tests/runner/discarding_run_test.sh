@@ -108,7 +108,7 @@ END
   check "$how: signals" equal "$(tr '\n' ' ' <../out)" "ready INT TERM HUP USR1 QUIT RTMIN+1 TERM USR1 TERM HUP done "
 
   # A terminal.
-  check "$how: a terminal" python3 "$terminal" "${as[@]}" "$memledger" run -q --virtual-gpu=h100 --writes=discard -- bash
+  check "$how: a terminal" python3 "$terminal" "${as[@]}" "$memledger" run -q --virtual-gpu=h100 --writes=discard -- python3
 
   # What outlives the program, and what is killed.
   unchanged "a process that outlives it" run -- bash -c 'setsid bash -c "sleep 1; echo late >model.pt" & exit 0'
