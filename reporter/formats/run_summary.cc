@@ -95,7 +95,8 @@ class Sorter {
   }
   // Whether the operator read a parameter, or what was computed with one.
   static bool comes_of_parameters(const ReportRow& row) {
-    return row.parameter != 0 || !row.module.empty() || row.role == Role::kSaved;
+    return row.parameter != 0 || row.awaits_backward || !row.module.empty() ||
+           row.role == Role::kSaved;
   }
   // Whether an operator made it that computes nothing from other tensors: it creates, reads or
   // copies.
@@ -386,12 +387,18 @@ std::string with_mark(const std::string& name) {
   return parts.number < 0 ? name : parts.before + kNumberMark + parts.after;
 }
 
+// Whether a row has the name of a library's workspace (LibraryWorkspace::name()).
+bool is_named_workspace(const ReportRow& row) {
+  return row.storage_kind == StorageKind::kLibraryWorkspace &&
+         row.name.find(" workspace") != std::string::npos;
+}
+
 // Returns the key of the row's group, and fills in what the group shows.
 std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
   group.dtype = short_dtype(row);
   group.shape = shape_of(row);
   group.place = place_of(row);
-  if (row.storage_kind == StorageKind::kLibraryWorkspace && !row.anonymous) {
+  if (is_named_workspace(row)) {
     group.what = row.name.substr(0, row.name.find(" ("));
     group.place.clear();  // of what needed it first
     return "workspace " + group.what;
@@ -470,8 +477,7 @@ std::vector<Group> groups_of(const DeviceReport& rows, const RunOfDevice& run) {
 // Returns h.0…11.mlp.weight, or aten::linear [output of h.0…11.mlp, forward].
 std::string what_of(const Group& group) {
   if (group.number_at == std::string::npos) {
-    const bool is_of_handles = group.count > 1 && !group.first->anonymous &&
-                               group.first->storage_kind == StorageKind::kLibraryWorkspace;
+    const bool is_of_handles = group.count > 1 && is_named_workspace(*group.first);
     return table_name(group.what + (is_of_handles ? ", one for each thread and stream" : ""));
   }
   std::string number = std::to_string(group.first_number);

@@ -310,7 +310,6 @@ void name_workspaces(std::initializer_list<Report*> reports) {
         const auto name = names.find(row.storage_id);
         if (name == names.end()) continue;
         row.storage_kind = StorageKind::kLibraryWorkspace;
-        row.anonymous = false;
         row.name = name->second;
       }
     }

@@ -310,7 +310,7 @@ TEST_CASE("rounds of the same operators tell what each has left") {
     row.operator_run = static_cast<uint32_t>(i * i + 1);
   }
   CHECK(!is_in(run_summary(with_end(odd), 40), "rounds"));
-  // Of a peak only what waits for a backward pass: the rest may be one pass of layers.
+  // At a peak only what waits for a backward pass counts: the rest may be one pass of layers.
   RunReport peak = with_end(rounds_of_operators(9, true));
   peak.devices[0].end.reset();
   CHECK(contains(run_summary(peak, 40), "  at the peak each of 9 rounds of 4 operators left"));
@@ -323,7 +323,8 @@ TEST_CASE("what libraries keep is named, and no row is left of it") {
   Training training;
   for (const char* const name :
        {"cuBLAS workspace (stream 0)", "cuBLAS workspace (stream 0, handle 2)"}) {
-    ReportRow& row = training.named(name, Role::kTensor, "", 32 * kMiB);
+    ReportRow& row = training.anonymous("aten::mm", Phase::kForward, 32 * kMiB);
+    row.name = name;
     row.storage_kind = StorageKind::kLibraryWorkspace;
     row.shape.reset();
     row.dtype.reset();
