@@ -38,7 +38,7 @@ struct Birthplace {
   bool parameter_inferred = false;
   // An embedding's look-up read it. Tells the modules apart that share an embedding's weight.
   bool parameter_looked_up = false;
-  // Of the forward pass, but computed again within backward (activation checkpointing): grad mode
+  // Computed again within backward (activation checkpointing), so of the forward pass: grad mode
   // was on there, and off in backward itself.
   bool recomputed = false;
   // Made in the forward pass by an operator that read a tensor which requires grad, and no backward

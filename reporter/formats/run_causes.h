@@ -38,7 +38,7 @@ std::optional<Rounds> rounds_of(const DeviceReport& rows, bool awaiting_backward
 // Return sentences without an end, empty where there is nothing to say.
 std::string unused_graph_text(const RunReport& run, const RunOfDevice& device);
 std::string rounds_text(const RunReport& run, const RunOfDevice& device);
-// Of a quarter of what was reserved, within a tenth of its peak.
+// Tells a cache of a quarter of what was reserved, within a tenth of its peak.
 std::string cache_text(const RunReport& run, const RunOfDevice& device);
 std::string pinned_text(const PinnedOfRun& pinned);
 

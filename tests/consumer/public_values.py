@@ -17,7 +17,7 @@ NO_VALUES = {
     "objects that do something": [
         "CountedHooks", "Courtesy", "Cursor", "GrowthFinder", "GrowthSeries", "LineProfiler", "MemReporter", "MemTracker",
         "MemoryBudget", "MemoryProfiler", "NoLeak", "PeakAtMost", "Recorder", "Registry", "ScopedCourtesy", "ScopedLabel",
-        "ScopedPhase", "ScopedTracking", "Timeline"
+        "ScopedPhase", "ScopedTracking", "ScopedTrainingPaused", "Timeline"
     ],
     "means of others": ["StorageGroupHash", "TextFormatter"],
 }
