@@ -264,19 +264,19 @@ class Unit {
 };
 
 // A program or library.
-class Module {
+class ElfModule {
  public:
-  explicit Module(const std::string& path) : file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  explicit ElfModule(const std::string& path) : file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     constexpr int kRead = 0;
     if (file_ >= 0) dwarf_ = dw().begin(file_, kRead);
     if (dwarf_ != nullptr) find_units();
   }
-  ~Module() {
+  ~ElfModule() {
     if (dwarf_ != nullptr) dw().end(dwarf_);
     if (file_ >= 0) close(file_);
   }
-  Module(const Module&) = delete;
-  Module& operator=(const Module&) = delete;
+  ElfModule(const ElfModule&) = delete;
+  ElfModule& operator=(const ElfModule&) = delete;
 
   // Returns null where there is no debug information for it.
   Unit* unit_at(uint64_t address) {
@@ -350,12 +350,12 @@ std::vector<LoadedModule> own_modules() {
 }
 
 // What was read, until it is too much.
-class Modules {
+class ElfModules {
  public:
   Unit* unit_at(const LoadedModule& loaded, uint64_t address) {
     forget_if_large();
-    std::unique_ptr<Module>& module = read_[loaded.path];
-    if (module == nullptr) module = std::make_unique<Module>(loaded.path);
+    std::unique_ptr<ElfModule>& module = read_[loaded.path];
+    if (module == nullptr) module = std::make_unique<ElfModule>(loaded.path);
     return module->unit_at(address - loaded.base);
   }
 
@@ -366,7 +366,7 @@ class Modules {
     if (sum > InlinedCalls::kMaxBytes) read_.clear();
   }
 
-  std::map<std::string, std::unique_ptr<Module>> read_;
+  std::map<std::string, std::unique_ptr<ElfModule>> read_;
 };
 
 core::Lock& reading() {
@@ -374,8 +374,8 @@ core::Lock& reading() {
   return *lock;
 }
 
-Modules& modules() {
-  static auto* const modules = new Modules;
+ElfModules& modules() {
+  static auto* const modules = new ElfModules;
   return *modules;
 }
 

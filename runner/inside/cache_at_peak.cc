@@ -14,17 +14,17 @@ namespace {
 
 constexpr size_t kDevices = 128;
 
-struct Kept {
+struct SeenCache {
   std::atomic<int64_t> reserved{0};  // at the last look
   std::array<std::atomic<int64_t>, 7> figures{};
 };
 
-std::array<Kept, kDevices>& all_kept() {
-  static auto* const kept = new std::array<Kept, kDevices>;
-  return *kept;
+SeenCache& seen_cache(c10::DeviceIndex index) {
+  static auto* const caches = new std::array<SeenCache, kDevices>;
+  return (*caches)[static_cast<unsigned char>(index) % kDevices];
 }
 
-CacheAtPeak look_at(const DeviceBlocks& blocks) {
+CacheAtPeak cache_in(const DeviceBlocks& blocks) {
   CacheAtPeak cache;
   cache.reserved_bytes = blocks.reserved_bytes();
   cache.allocated_bytes = blocks.allocated_bytes();
@@ -48,28 +48,28 @@ CacheAtPeak look_at(const DeviceBlocks& blocks) {
 }
 
 // A look that another thread's overlaps may mix their figures: both are of the same growth.
-void keep(Kept& kept, const CacheAtPeak& cache) noexcept {
+void store(SeenCache& seen, const CacheAtPeak& cache) noexcept {
   const std::array<int64_t, 7> figures = {
       cache.reserved_bytes, cache.allocated_bytes, cache.whole_bytes,  cache.whole_segments,
       cache.piece_bytes,    cache.pieces,          cache.largest_piece};
   for (size_t i = 0; i < figures.size(); ++i)
-    kept.figures[i].store(figures[i], std::memory_order_relaxed);
+    seen.figures[i].store(figures[i], std::memory_order_relaxed);
 }
 
 void after_large(c10::DeviceIndex index) noexcept {
-  if (index < 0 || static_cast<size_t>(index) >= kDevices) return;
-  Kept& kept = all_kept()[static_cast<size_t>(index)];
+  if (index < 0) return;
+  SeenCache& seen = seen_cache(index);
   try {
     const c10::Device device(c10::kCUDA, index);
     const auto statistics = device_statistics(device);
     if (!statistics || !statistics->caching) return;
     const int64_t reserved = statistics->reserved_bytes.current;
-    int64_t last = kept.reserved.load(std::memory_order_relaxed);
+    int64_t last = seen.reserved.load(std::memory_order_relaxed);
     if (reserved <= last + last / 20) return;
     const int64_t cached = reserved - statistics->active_bytes.current;
     if (cached < reserved / 10) return;
-    if (!kept.reserved.compare_exchange_strong(last, reserved)) return;
-    if (const auto blocks = device_blocks(device)) keep(kept, look_at(*blocks));
+    if (!seen.reserved.compare_exchange_strong(last, reserved)) return;
+    if (const auto blocks = device_blocks(device)) store(seen, cache_in(*blocks));
   } catch (...) {  // memory has run out: what was seen before stays
   }
 }
@@ -80,8 +80,8 @@ void keep_cache_at_peaks() noexcept { CudaAllocator::call_after_large(&after_lar
 
 std::optional<CacheAtPeak> cache_at_peak(c10::Device device) {
   if (!device.is_cuda() || device.index() < 0) return std::nullopt;
-  const Kept& kept = all_kept()[static_cast<size_t>(device.index())];
-  const auto figure = [&](size_t i) { return kept.figures[i].load(std::memory_order_relaxed); };
+  const SeenCache& seen = seen_cache(device.index());
+  const auto figure = [&](size_t i) { return seen.figures[i].load(std::memory_order_relaxed); };
   if (figure(0) == 0) return std::nullopt;
   CacheAtPeak cache;
   cache.reserved_bytes = figure(0);

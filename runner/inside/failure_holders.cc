@@ -25,17 +25,17 @@ std::atomic<bool> is_asked{false};
 std::atomic<uint64_t> searches{0};  // that have ended
 std::atomic<int> failures{0};
 
-struct Noted {
+struct NotedHolders {
   ForkSafeMutex lock;
   std::string text;  // guarded by it
 };
-Noted& noted() {
-  static auto* const noted = new Noted;
+NotedHolders& noted_holders() {
+  static auto* const noted = new NotedHolders;
   return *noted;
 }
 
 template <typename Function>
-Function find(const char* name) {
+Function python_function(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
 }
 
@@ -43,9 +43,9 @@ Function find(const char* name) {
 int search_now(void* /*unused*/) {
   using Object = void;
   is_asked.store(false);
-  const auto call = find<Object* (*)(Object*, Object*)>("PyObject_CallObject");
-  const auto let_go = find<void (*)(Object*)>("Py_DecRef");
-  const auto clear_error = find<void (*)()>("PyErr_Clear");
+  const auto call = python_function<Object* (*)(Object*, Object*)>("PyObject_CallObject");
+  const auto let_go = python_function<void (*)(Object*)>("Py_DecRef");
+  const auto clear_error = python_function<void (*)()>("PyErr_Clear");
   void* const function = searcher.load();  // none once Python ends
   if (function != nullptr && call != nullptr && let_go != nullptr && clear_error != nullptr) {
     if (Object* const result = call(function, nullptr)) {
@@ -59,7 +59,7 @@ int search_now(void* /*unused*/) {
 }
 
 // Returns what of a device was held when holders were last looked for.
-std::string text_of(const DeviceReport& device) {
+std::string held_text(const DeviceReport& device) {
   RunOfDevice run;
   DeviceReport held = device;
   held.rows.clear();
@@ -90,7 +90,7 @@ bool has_searcher() noexcept { return searcher.load() != nullptr; }
 
 void search_soon() noexcept {
   if (searcher.load() == nullptr || is_asked.exchange(true)) return;
-  const auto call_soon = find<int (*)(int (*)(void*), void*)>("Py_AddPendingCall");
+  const auto call_soon = python_function<int (*)(int (*)(void*), void*)>("Py_AddPendingCall");
   if (call_soon == nullptr || call_soon(&search_now, nullptr) != 0) is_asked.store(false);
 }
 
@@ -111,10 +111,10 @@ void note_failure() noexcept {
     if (failures.load() > 1) {
       Report report = MemReporter().collect();
       add_holders_to(report);
-      for (const DeviceReport& device : report.devices) text += text_of(device);
+      for (const DeviceReport& device : report.devices) text += held_text(device);
     }
-    const std::lock_guard<ForkSafeMutex> hold(noted().lock);
-    noted().text.swap(text);
+    const std::lock_guard<ForkSafeMutex> hold(noted_holders().lock);
+    noted_holders().text.swap(text);
   } catch (...) {
     // Without memory, nobody is said to hold it.
   }
@@ -122,8 +122,8 @@ void note_failure() noexcept {
 }
 
 std::string failure_holders_text() {
-  const std::lock_guard<ForkSafeMutex> hold(noted().lock);
-  return noted().text;
+  const std::lock_guard<ForkSafeMutex> hold(noted_holders().lock);
+  return noted_holders().text;
 }
 
 }  // namespace memledger::inside

@@ -98,15 +98,15 @@ std::optional<Search>& search() {
 }
 
 // A tensor that Python keeps alive. Takes no reference: Python's lock goes with those.
-class Borrowed {
+class BorrowedTensor {
  public:
-  explicit Borrowed(const c10::TensorImpl* tensor)
+  explicit BorrowedTensor(const c10::TensorImpl* tensor)
       : tensor_(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(
             const_cast<c10::TensorImpl*>(tensor))) {}
-  ~Borrowed() { tensor_.unsafeReleaseTensorImpl(); }
-  Borrowed(Borrowed&& other) noexcept : tensor_(std::move(other.tensor_)) {}
-  Borrowed(const Borrowed&) = delete;
-  Borrowed& operator=(const Borrowed&) = delete;
+  ~BorrowedTensor() { tensor_.unsafeReleaseTensorImpl(); }
+  BorrowedTensor(BorrowedTensor&& other) noexcept : tensor_(std::move(other.tensor_)) {}
+  BorrowedTensor(const BorrowedTensor&) = delete;
+  BorrowedTensor& operator=(const BorrowedTensor&) = delete;
   const at::Tensor& operator*() const { return tensor_; }
 
  private:
@@ -174,14 +174,14 @@ class Roots {
     std::stable_sort(search.roots.begin(), search.roots.end(),
                      [](const Root& a, const Root& b) { return a.order > b.order; });
     for (const Root& root : search.roots) {
-      const Borrowed tensor(root.tensor);
+      const BorrowedTensor tensor(root.tensor);
       if (add((*tensor).grad_fn().get(), root.key)) outer_.emplace_back(root.tensor);
       if (seen_.size() >= kMaxNodes) break;
     }
   }
   std::vector<at::Tensor> outer() const {
     std::vector<at::Tensor> tensors;
-    for (const Borrowed& one : outer_) tensors.push_back(*one);
+    for (const BorrowedTensor& one : outer_) tensors.push_back(*one);
     return tensors;
   }
   int key_of(const SavedTensorRow& row) const {
@@ -208,7 +208,7 @@ class Roots {
 
   std::unordered_set<const Node*> seen_;
   std::map<NodeNumber, int> key_of_;
-  std::vector<Borrowed> outer_;
+  std::vector<BorrowedTensor> outer_;
 };
 
 void look_into_graphs(Search& search) {
