@@ -6,7 +6,6 @@
 #include <map>
 #include <string_view>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 
 #include "reporter/formats/report_format.h"

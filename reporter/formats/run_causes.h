@@ -29,10 +29,11 @@ struct Rounds {
   uint32_t operators = 0;  // outermost ones of the thread, from one round to the next
   std::vector<const ReportRow*> examples;  // one of each kind, the one with most bytes first
 };
-// Returns the rounds that left most. Rows are of one kind where thread, operator, layer, line,
-// shape and dtype are the same; at least eight, of which four in five came so many operators after
-// the one before. Only those that await a backward pass, on request. Nothing below a tenth of the
-// rows' bytes and 1 MiB. Cost grows with rows.
+// Returns the rounds that left most. Rows are of one kind where thread, operator, node, label,
+// layer, line and bytes are the same. A kind counts with eight rows, if four in five of them came
+// so many operators after the one before; the count takes all of its rows. With the option only
+// rows that await a backward pass. Nothing below a tenth of the rows' bytes and 1 MiB. Cost grows
+// with rows.
 std::optional<Rounds> rounds_of(const DeviceReport& rows, bool awaiting_backward_only);
 
 // Return sentences without an end, empty where there is nothing to say.
