@@ -51,8 +51,8 @@ void BiasedLock::lock_slowly(uint32_t thread) noexcept {
 bool BiasedLock::lock_all_but_owner(uint32_t thread) noexcept ABSL_NO_THREAD_SAFETY_ANALYSIS {
   slow_.lock();
   const uint32_t owner = owner_.load(std::memory_order_relaxed);
-  if (owner / kMostOwners == thread) {
-    mark(owner % kMostOwners);
+  if (owner / kMaxOwners == thread) {
+    mark(owner % kMaxOwners);
     return false;
   }
   if (owner != 0) {
@@ -73,13 +73,13 @@ bool BiasedLock::lock_all_but_owner(uint32_t thread) noexcept ABSL_NO_THREAD_SAF
 
 void BiasedLock::make_owner(uint32_t thread) noexcept {
   in_a_row_ = 0;
-  if (thread >= UINT32_MAX / kMostOwners) return;
-  for (size_t i = 0; i < kMostOwners; ++i) {
+  if (thread >= UINT32_MAX / kMaxOwners) return;
+  for (size_t i = 0; i < kMaxOwners; ++i) {
     if (owners_[i] != 0 && owners_[i] != thread) continue;
     owners_[i] = thread;
     uses_ = 0;
     mark(i);
-    owner_.store(static_cast<uint32_t>(thread * kMostOwners + i), std::memory_order_release);
+    owner_.store(static_cast<uint32_t>(thread * kMaxOwners + i), std::memory_order_release);
     return;
   }
 }
@@ -99,7 +99,7 @@ void BiasedLock::unmark() noexcept {
 }
 
 void BiasedLock::forget_other_threads() noexcept {
-  for (size_t i = 0; i < kMostOwners; ++i) {
+  for (size_t i = 0; i < kMaxOwners; ++i) {
     if (i != marked_) busy_[i].store(0, std::memory_order_relaxed);
   }
 }
@@ -107,7 +107,7 @@ void BiasedLock::forget_other_threads() noexcept {
 void BiasedLock::wait_for_owner() noexcept {
   // Also if it is the calling thread: a signal handler that interrupts the owner waits, as it would
   // for any lock. A former owner that has just looked is busy for a moment, too.
-  for (size_t i = 0; i < kMostOwners; ++i) {
+  for (size_t i = 0; i < kMaxOwners; ++i) {
     std::atomic<uint32_t>& busy = busy_[i];
     if (i == marked_ || busy.load(std::memory_order_seq_cst) == 0) continue;
     const int error = errno;

@@ -45,14 +45,14 @@ class ABSL_LOCKABLE BiasedLock {
 
   // How it was taken, for unlock(): the slow way, or by an owner, whose index it is.
   enum class Way : uint8_t { kSlow = 255 };
-  static constexpr size_t kMostOwners = 4;
+  static constexpr size_t kMaxOwners = 4;
 
   ABSL_ATTRIBUTE_ALWAYS_INLINE Way lock(uint32_t thread)
       ABSL_EXCLUSIVE_LOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const uint32_t owner = owner_.load(std::memory_order_relaxed);
-    if (owner / kMostOwners == thread && enter(owner)) {
+    if (owner / kMaxOwners == thread && enter(owner)) {
       note_locked();
-      return static_cast<Way>(owner % kMostOwners);
+      return static_cast<Way>(owner % kMaxOwners);
     }
     lock_slowly(thread);
     return Way::kSlow;
@@ -92,7 +92,7 @@ class ABSL_LOCKABLE BiasedLock {
   static constexpr uint32_t kWorthwhile = 2048;
 
   ABSL_ATTRIBUTE_ALWAYS_INLINE bool enter(uint32_t owner) noexcept {
-    std::atomic<uint32_t>& busy = busy_[owner % kMostOwners];
+    std::atomic<uint32_t>& busy = busy_[owner % kMaxOwners];
     if (busy.load(std::memory_order_relaxed) != 0) return false;  // from a signal handler
 #if MEMLEDGER_THREAD_SANITIZER
     // It knows nothing of membarrier().
@@ -115,17 +115,17 @@ class ABSL_LOCKABLE BiasedLock {
   void mark(size_t owner) noexcept;
   void unmark() noexcept;
 
-  // Number and index of the thread that has the bias: number * kMostOwners + index; 0: none.
+  // Number and index of the thread that has the bias: number * kMaxOwners + index; 0: none.
   // Written with slow_ held.
   std::atomic<uint32_t> owner_{0};
-  std::array<std::atomic<uint32_t>, kMostOwners> busy_{};  // written by that owner alone
+  std::array<std::atomic<uint32_t>, kMaxOwners> busy_{};  // written by that owner alone
   uint32_t uses_ = 0;  // the owner's, since it is that; modulo 2^32
   BriefLock slow_;
   // Read and written with slow_ held.
   uint32_t last_ = 0;
   uint32_t in_a_row_ = 0;
   uint32_t needed_ = kLeastInARow;
-  std::array<uint32_t, kMostOwners> owners_{};  // all that ever were
+  std::array<uint32_t, kMaxOwners> owners_{};  // all that ever were
   bool bias_is_lost_ = false;
   // The owner that holds the lock the slow way, and is `busy` meanwhile: else its signal handlers
   // would enter by the bias.

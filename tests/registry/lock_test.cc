@@ -263,7 +263,7 @@ TEST_CASE("a signal handler does not enter by the bias what its thread holds the
 #endif
 
 // An explicit instantiation may name a private member.
-using Busy = std::array<std::atomic<uint32_t>, BiasedLock::kMostOwners>;
+using Busy = std::array<std::atomic<uint32_t>, BiasedLock::kMaxOwners>;
 template <Busy BiasedLock::*busy>
 struct PrivateBusy {
   friend Busy& busy_of(BiasedLock& lock) { return lock.*busy; }

@@ -108,7 +108,7 @@ std::string to_csv(const IterationStats& stats) {
   add("workspace", "", tracked(stats, stats.workspace_bytes));
   add("other", "", tracked(stats, stats.other_bytes));
   add("current_bytes", "", tracked(stats, stats.current_bytes));
-  // As above.
+  // A number, too.
   if (stats.dropped_events > 0) add("dropped_events", std::to_string(stats.dropped_events), {});
   return text;
 }
