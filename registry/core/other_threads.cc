@@ -99,13 +99,14 @@ bool begins_with(std::string_view text, std::string_view begin) {
   return text.substr(0, begin.size()) == begin;
 }
 
-enum class Pool : uint8_t { kNone, kOpenMp, kOther };
+enum class Pool : uint8_t { kNone, kOpenMp, kThreadSanitizer, kOther };
 
 Pool pool_of_library(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
   for (const std::string_view library : {"libgomp", "libomp", "libiomp5"}) {
     if (begins_with(name, library)) return Pool::kOpenMp;
   }
+  if (begins_with(name, "libtsan")) return Pool::kThreadSanitizer;
   for (const std::string_view library :
        {"libopenblas", "libscipy_openblas", "libblis", "libcuda.so", "libnvidia-", "libcupti"}) {
     if (begins_with(name, library)) return Pool::kOther;
@@ -181,13 +182,23 @@ const char* library_at(uintptr_t address) {
 #endif
 }
 
-// Whether a routine is that of an idle pool. Takes the loader's lock as library_at() does, and
-// where a library of OpenMP is met for the first time.
-bool is_of_idle_pool(uintptr_t routine) {
-  const char* const library = library_at(routine);
+// Whether a thread is of an idle pool. Takes the loader's lock as library_at() does, and where a
+// library of OpenMP is met for the first time.
+bool is_of_idle_pool(const Start& start) {
+  const char* const library = library_at(start.routine);
   if (library == nullptr) return false;
-  const Pool pool = pool_of_library(library);
-  return pool == Pool::kOther || (pool == Pool::kOpenMp && !is_in_parallel(routine, library));
+  switch (pool_of_library(library)) {
+    case Pool::kNone:
+      return false;
+    case Pool::kOpenMp:
+      return !is_in_parallel(start.routine, library);
+    case Pool::kThreadSanitizer:
+      // Every thread that it sees begins in it: the program's have an argument, its own has none.
+      return start.argument == 0;
+    case Pool::kOther:
+      return true;
+  }
+  return false;
 }
 
 Kind kind_of_state(uintptr_t state) {
@@ -292,7 +303,7 @@ Kind kind_of_all(const Ids& ids, size_t count, bool may_have_ended) {
     const uintptr_t routine = thread.start.routine;
     Kind kind = Kind::kNone;
     if (routine != idle_routine && !is_own(routine)) {
-      if (is_of_idle_pool(routine)) {
+      if (is_of_idle_pool(thread.start)) {
         idle_routine = routine;
       } else {
         kind = kind_of_state(thread.start.argument);

@@ -11,6 +11,7 @@ namespace memledger::core {
 // autograd's engine and of the virtual GPU, known by the type of what std::thread runs; those of
 // CUDA's driver, and memledger's own. The C library tells debuggers where a thread's start routine
 // is noted. Where it does not, and for a thread of any other kind, the thread is the program's.
+// Under the address and thread sanitizers so are all workers: each thread begins in the sanitizer.
 class OtherThreads {
  public:
   enum class Kind : uint8_t {

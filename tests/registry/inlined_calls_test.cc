@@ -77,7 +77,9 @@ TEST_CASE("each inlined call has its own function and line") {
 
 TEST_CASE("the parts of a function's code: each of its lines is among them") {
   const auto begin = reinterpret_cast<uintptr_t>(&program::outer);
-  const std::vector<void*> places = InlinedCalls::places(begin, begin + 16);
+  // Up to the call of here(): how long that is depends on the sanitizers.
+  const auto end = reinterpret_cast<uintptr_t>(program::outer()) + 1;
+  const std::vector<void*> places = InlinedCalls::places(begin, end);
   REQUIRE(places.size() > 1);
   CHECK(std::is_sorted(places.begin(), places.end()));
   std::vector<int64_t> lines;

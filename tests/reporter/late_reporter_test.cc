@@ -8,8 +8,10 @@
 #include <sstream>
 
 #include "registry/registry.h"
+#include "registry/training_paused.h"
 #include "reporter/mem_reporter.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/sanitizers.h"
 
 namespace memledger {
 namespace {
@@ -31,6 +33,7 @@ TEST_CASE(
   auto loss = net->forward(torch::ones({2, 32})).square().sum();
   CHECK_FALSE(Registry::global().active());
 
+  const ScopedTrainingPaused paused(!testing::kWorkersAreKnown);
   MemReporter reporter(net);
   reporter.add_optimizer(adam)
       .add_tensor("registered", registered)

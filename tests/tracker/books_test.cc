@@ -22,10 +22,12 @@
 #include "registry/device_statistics.h"
 #include "registry/recording.h"
 #include "registry/registry.h"
+#include "registry/training_paused.h"
 #include "reporter/mem_reporter.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/doctest_beside_torch.h"
 #include "tests/support/kept_workspaces.h"
+#include "tests/support/sanitizers.h"
 #include "tracker/courtesy.h"
 #include "tracker/line_profiler.h"
 #include "tracker/mem_tracker.h"
@@ -320,6 +322,7 @@ class OwnCount {
 };
 
 TEST_CASE("one program under all books: the sums are the same, role by role, and LibTorch's") {
+  const ScopedTrainingPaused paused(!testing::kWorkersAreKnown);
   const OwnCount own;
   set_target_device(device());
   const Report before = MemReporter().collect();
