@@ -242,6 +242,7 @@ set(MEMLEDGER_PRELOAD_SOURCES
 )
 
 set(MEMLEDGER_MEASURE_SOURCES
+  runner/inside/device_files.cc
   runner/inside/measure_preload.cc
   runner/inside/noted_files.cc
   runner/inside/redirect_preload.cc

@@ -72,6 +72,10 @@ inline constexpr char kRefusedFiles[] = "refused";
 // Why a process was not measured though it has LibTorch: lines, which all such processes append.
 inline constexpr char kUnwatchedProcesses[] = "unwatched";
 
+// How many devices the virtual GPU has: programs are told that their files are there
+// (runner/inside/device_files.h).
+inline constexpr char kDevicesVariable[] = "MEMLEDGER_VIRTUAL_DEVICES";
+
 // A private folder, made by runner/writes/redirect_folder.h: what programs write, rename or remove
 // goes there instead (runner/inside/redirected_files.h).
 inline constexpr char kRedirectVariable[] = "MEMLEDGER_REDIRECT";

@@ -37,7 +37,7 @@ bool is_library_of_nvidia(const std::string& name) {
 
 struct Needs {
   int libraries = 0;  // of NVIDIA's
-  int missing = 0;
+  std::vector<std::string> missing;
   std::string libtorch;  // its folder
 };
 
@@ -48,21 +48,23 @@ Needs needs_of(const std::string& path) {
   for (const NeededLibrary& library : libraries) {
     if (!is_library_of_nvidia(library.name)) continue;
     ++needs.libraries;
-    if (library.path.empty()) ++needs.missing;
+    if (library.path.empty()) needs.missing.push_back(library.name);
   }
   return needs;
 }
 
-// Whether the file needs libraries of NVIDIA's, and all of them are found. Programs of LibTorch
-// need not be linked with its part for CUDA, which memledger loads into them.
-bool finds_its_libraries(const std::string& path) {
-  const Needs needs = needs_of(path);
-  if (needs.libraries == 0 || needs.missing > 0) return false;
-  if (needs.libtorch.empty()) return true;
-  const std::string with_cuda = needs.libtorch + "/libtorch_cuda.so";
-  std::error_code error;
-  return fs::exists(with_cuda, error) && needs_of(with_cuda).missing == 0;
+// What a program or library needs. Programs of LibTorch need not be linked with its part for CUDA,
+// which memledger loads into them.
+Needs needs_with_libtorch(const std::string& path) {
+  Needs needs = needs_of(path);
+  if (needs.libtorch.empty()) return needs;
+  Needs with_cuda = needs_of(needs.libtorch + "/libtorch_cuda.so");
+  with_cuda.libraries = std::min(with_cuda.libraries, needs.libraries);
+  with_cuda.missing.insert(with_cuda.missing.end(), needs.missing.begin(), needs.missing.end());
+  return with_cuda;
 }
+
+bool finds_all(const Needs& needs) { return needs.libraries > 0 && needs.missing.empty(); }
 
 std::string name_of(const std::string& path) { return fs::path(path).filename().string(); }
 
@@ -197,27 +199,48 @@ std::vector<fs::path> folders_of_packages(const std::string& python) {
   return folders;
 }
 
+bool has_cublas(const fs::path& folder) {
+  std::error_code error;
+  const fs::directory_iterator files(folder, error);
+  return std::any_of(begin(files), end(files), [](const fs::directory_entry& file) {
+    return absl::StartsWith(file.path().filename().string(), "libcublas.so");
+  });
+}
+
 // Whether packages without torch, such as CuPy or JAX, find cuBLAS in wheels.
 bool has_wheels(const fs::path& nvidia) {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(nvidia, error)) {
-    for (const fs::directory_entry& file : fs::directory_iterator(entry.path() / "lib", error)) {
-      if (absl::StartsWith(file.path().filename().string(), "libcublas.so")) return true;
-    }
+  const fs::directory_iterator packages(nvidia, error);
+  return std::any_of(begin(packages), end(packages), [](const fs::directory_entry& package) {
+    return has_cublas(package.path() / "lib");
+  });
+}
+
+// Whether they find it in the CUDA Toolkit that the user names.
+bool has_toolkit() {
+  const char* const path = std::getenv("LD_LIBRARY_PATH");
+  const std::vector<std::string> folders =
+      absl::StrSplit(path == nullptr ? "" : path, ':', absl::SkipEmpty());
+  return std::any_of(folders.begin(), folders.end(),
+                     [](const std::string& folder) { return has_cublas(folder); });
+}
+
+// What the torch that an interpreter would import needs; nothing without torch.
+std::optional<Needs> needs_of_torch(const std::vector<fs::path>& folders) {
+  std::error_code error;
+  for (const fs::path& folder : folders) {
+    if (fs::is_directory(folder / "torch", error))
+      return needs_of((folder / "torch/lib/libtorch_cuda.so").string());
   }
-  return false;
+  return std::nullopt;
 }
 
 bool python_finds_its_libraries(const std::string& python) {
   const std::vector<fs::path> folders = folders_of_packages(python);
-  std::error_code error;
-  for (const fs::path& folder : folders) {
-    if (!fs::is_directory(folder / "torch", error)) continue;
-    const fs::path with_cuda = folder / "torch/lib/libtorch_cuda.so";
-    return fs::exists(with_cuda, error) && finds_its_libraries(with_cuda.string());
-  }
-  return std::any_of(folders.begin(), folders.end(),
-                     [](const fs::path& folder) { return has_wheels(folder / "nvidia"); });
+  if (const auto needs = needs_of_torch(folders)) return finds_all(*needs);
+  return has_toolkit() || std::any_of(folders.begin(), folders.end(), [](const fs::path& folder) {
+           return has_wheels(folder / "nvidia");
+         });
 }
 
 // torchrun starts it in place of a Python program.
@@ -231,17 +254,31 @@ std::vector<std::string> behind_no_python(const std::vector<std::string>& progra
   return rest;
 }
 
+// The program that these words start; empty where that is not known.
+std::string program_of(const std::vector<std::string>& words) {
+  const std::string path = what_runs(behind_no_python(words));
+  return path.empty() || gains_privileges(path) ? "" : path;
+}
+
 }  // namespace
 
 std::string with_library_choice(std::string specification,
                                 const std::vector<std::string>& program) {
   const auto parsed = virtual_gpu::parse_specification(specification).specification;
   if (!parsed || parsed->libraries != virtual_gpu::LibraryChoice::kAsFound) return specification;
-  const std::string path = what_runs(behind_no_python(program));
+  const std::string path = program_of(program);
   bool are_real = false;
-  if (!path.empty() && !gains_privileges(path))
-    are_real = is_python(path) ? python_finds_its_libraries(path) : finds_its_libraries(path);
+  if (!path.empty())
+    are_real =
+        is_python(path) ? python_finds_its_libraries(path) : finds_all(needs_with_libtorch(path));
   return absl::StrCat(specification, are_real ? ",libraries=real" : ",libraries=stand-ins");
+}
+
+std::vector<std::string> missing_libraries(const std::vector<std::string>& program) {
+  const std::string path = program_of(program);
+  if (path.empty()) return {};
+  if (!is_python(path)) return needs_with_libtorch(path).missing;
+  return needs_of_torch(folders_of_packages(path)).value_or(Needs{}).missing;
 }
 
 }  // namespace memledger::runner

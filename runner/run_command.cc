@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -121,6 +122,17 @@ std::string with_folder_first(const std::string& folder) {
   return absl::StrCat(folder, ":", path == nullptr ? kWithoutPath : path);
 }
 
+// Preloads what stands for libraries of NVIDIA's that the program lacks, and may not even call.
+void add_absent_libraries(const std::string& driver_folder, const std::vector<std::string>& program,
+                          std::vector<std::string>& libraries) {
+  const std::string folder = driver_folder + "/absent/";
+  if (access(folder.c_str(), R_OK) != 0) return;
+  for (const std::string& name : missing_libraries(program)) {
+    std::string path = folder + name;
+    if (access(path.c_str(), R_OK) == 0) libraries.push_back(std::move(path));
+  }
+}
+
 absl::Status set_environment(const RunOptions& options, bool takes_libraries,
                              std::vector<std::string>* stand_ins_used) {
   absl::StatusOr<Locations> locations = find_locations();
@@ -148,10 +160,15 @@ absl::Status set_environment(const RunOptions& options, bool takes_libraries,
     absl::StatusOr<std::vector<std::string>> virtual_gpu = virtual_gpu_libraries(folder);
     if (!virtual_gpu.ok()) return virtual_gpu.status();
     libraries.insert(libraries.end(), virtual_gpu->begin(), virtual_gpu->end());
+    if (are_real) add_absent_libraries(folder, options.program, libraries);
     // Above the driver any release of LibTorch's libraries is as good as another.
     if (!are_real) *stand_ins_used = *virtual_gpu;
     variables.push_back(
         {virtual_gpu::kSpecificationVariable, virtual_gpu::with_absolute_paths(chosen)});
+    if (specification) {
+      variables.push_back(
+          {prediction::kDevicesVariable, std::to_string(specification->devices.size())});
+    }
     variables.push_back({kPath, with_folder_first(locations->virtual_gpu_folder)});
     // Triton links its launchers with the driver, which it looks for on disk.
     if (std::getenv(kTritonDriver) == nullptr) variables.push_back({kTritonDriver, folder});

@@ -9,3 +9,9 @@ void say_refused(std::atomic<bool>& said, const char* function, const char* why)
 }
 
 }  // namespace memledger::virtual_gpu
+
+// Called by what generate_stubs.py makes for a library that is not there.
+MEMLEDGER_ANSWER void memledger_virtual_gpu_absent(const char* function, const char* library);
+void memledger_virtual_gpu_absent(const char* function, const char* library) {
+  memledger::virtual_gpu::say("%s: refused: %s was not found", function, library);
+}

@@ -42,6 +42,16 @@ OPENED_BY_NAME = ["libcuda.so.1", "libnvidia-ml.so.1"]
 
 OURS = "libmemledger_virtual_gpu.so"
 
+# Libraries that a program beside NVIDIA's own may lack, as most of those that are linked with them
+# never call them, and what each function of theirs returns where they are missing. That is the
+# library's status for what it does not support (CUFFT_NOT_SUPPORTED,
+# CUSOLVER_STATUS_NOT_SUPPORTED, CUSPARSE_STATUS_NOT_SUPPORTED) or for what was not initialised
+# (CURAND_STATUS_INITIALIZATION_FAILED, CU_FILE_DRIVER_NOT_INITIALIZED). NVSHMEM's is any but 0.
+# cuFile's functions are the driver's to answer, as their names begin like its own.
+ABSENT = {"cufft": 16, "curand": 203, "cusolver": 9, "cusparse": 10, "cusparseLt": 10, "cufile": 5001, "nvshmem_host": 7}
+RETURNS_TEXT = re.compile(r"cusparse(Lt)?GetError(Name|String)$")
+RETURNS_MEMORY = re.compile(r"nvshmemx?_(malloc|calloc|align|ptr|mc_ptr)$")
+
 
 def run(*command):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, universal_newlines=True).stdout
@@ -180,6 +190,27 @@ def c_source(soname, functions):
     return "\n".join(lines + ["STUB(%s)" % name for name in sorted(functions)]) + "\n"
 
 
+def c_source_of_absent(soname, functions):
+    lines = [
+        "/* Written by generate_stubs.py. */",
+        "void memledger_virtual_gpu_absent(const char *function, const char *library);",
+        "static int said;",
+        "#define ABSENT(name, type, result) \\",
+        "  type name(void) { \\",
+        '    if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0) memledger_virtual_gpu_absent(#name, "%s"); \\' % soname,
+        "    return result; \\",
+        "  }",
+    ]
+    for name in sorted(functions):
+        if RETURNS_TEXT.match(name):
+            lines.append('ABSENT(%s, const char *, "not found")' % name)
+        elif RETURNS_MEMORY.match(name):
+            lines.append("ABSENT(%s, void *, 0)" % name)
+        else:
+            lines.append("ABSENT(%s, long, %d)" % (name, ABSENT[stem(soname)]))
+    return "\n".join(lines) + "\n"
+
+
 def version_script(versions):
     """A version node is needed even where no function is left in it: the loader looks for its name."""
     blocks = []
@@ -191,6 +222,32 @@ def version_script(versions):
         functions = "".join(" %s;" % name for name in sorted(functions))
         blocks.append("%s {%s%s };" % (version, " global:" + functions if functions else "", " local: *;" if position == 0 else ""))
     return "\n".join(blocks) + "\n"
+
+
+def make_library(folder, soname, versions, text, answers, cc):
+    """A library of generated functions, linked with the answers."""
+    source = os.path.join(folder, soname + ".c")
+    with open(source, "w") as file:
+        file.write(text)
+    # Not optimised: the compiler has nothing to gain here, and half of the time to lose.
+    command = [cc, "-shared", "-fPIC", "-O0", "-w", "-nostdlib", "-s", "-o", os.path.join(folder, soname)]
+    # A C++ compiler would take the file for C++, and mangle the names.
+    command += ["-x", "c", source, "-x", "none"]
+    to_answers = os.path.join("$ORIGIN", os.path.relpath(os.path.dirname(answers), folder))
+    command += ["-Wl,-soname," + soname, "-Wl,-rpath," + to_answers, "-Wl,--hash-style=gnu", "-Wl,--no-as-needed", answers]
+    script = source[:-1] + "map"
+    if any(versions):
+        with open(script, "w") as file:
+            file.write(version_script(versions))
+        command.append("-Wl,--version-script=" + script)
+    subprocess.run(command, check=True)
+    os.remove(source)
+    if os.path.exists(script):
+        os.remove(script)
+
+
+def all_of(versions):
+    return set().union(*versions.values()) if versions else set()
 
 
 def make(folder, answers_file, stubs, cc):
@@ -209,26 +266,19 @@ def make(folder, answers_file, stubs, cc):
 
     for soname, versions in stubs.items():
         left = {version: functions - considered for version, functions in versions.items()}
-        source = os.path.join(folder, soname + ".c")
-        with open(source, "w") as file:
-            file.write(c_source(soname, set().union(*left.values()) if left else set()))
-        # Not optimised: the compiler has nothing to gain here, and half of the time to lose.
-        command = [cc, "-shared", "-fPIC", "-O0", "-w", "-nostdlib", "-s", "-o", os.path.join(folder, soname)]
-        # A C++ compiler would take the file for C++, and mangle the names.
-        command += ["-x", "c", source, "-x", "none"]
-        command += ["-Wl,-soname," + soname, "-Wl,-rpath,$ORIGIN", "-Wl,--hash-style=gnu", "-Wl,--no-as-needed", answers]
-        script = source[:-1] + "map"
-        if any(versions):
-            with open(script, "w") as file:
-                file.write(version_script(left))
-            command.append("-Wl,--version-script=" + script)
-        subprocess.run(command, check=True)
-        os.remove(source)
-        if os.path.exists(script):
-            os.remove(script)
+        make_library(folder, soname, left, c_source(soname, all_of(left)), answers, cc)
 
     with open(os.path.join(folder, "preload.txt"), "w") as file:
         file.write("".join(name + "\n" for name in [OURS] + list(stubs)))
+
+
+def make_absent(folder, stubs, cc):
+    """In a folder below that of the driver: what is preloaded for each library of ABSENT that a program lacks."""
+    os.makedirs(folder, exist_ok=True)
+    answers = os.path.join(os.path.dirname(folder), OURS)
+    for soname, versions in stubs.items():
+        if stem(soname) in ABSENT:
+            make_library(folder, soname, versions, c_source_of_absent(soname, all_of(versions)), answers, cc)
 
 
 def main():
@@ -236,7 +286,7 @@ def main():
     parser.add_argument("--libtorch", required=True, help="LibTorch's lib folder")
     parser.add_argument("--headers", default="", help="folder of cuda_runtime_api.h and cuda.h: all their functions are generated, too")
     parser.add_argument("--answers", help="the library of considered functions; copied under the name %s" % OURS)
-    parser.add_argument("--driver", help="the same that shows the driver and NCCL alone; stand-ins for their libraries go with it into OUT/driver")
+    parser.add_argument("--driver", help="the same that shows the driver and NCCL alone; stand-ins for their libraries go with it into OUT/driver, and into OUT/driver/absent libraries that refuse, for those that a program may lack")
     parser.add_argument("--cc", default="cc", help="compiler; one of C++ will do")
     parser.add_argument("--list", action="store_true", help="print what would be made, as library, version, function")
     parser.add_argument("--out", help="folder for the libraries and preload.txt")
@@ -256,6 +306,7 @@ def main():
         beside_own = lambda soname: soname in OPENED_BY_NAME or stem(soname) == "nccl"
         driver = {soname: versions for soname, versions in stubs.items() if beside_own(soname)}
         make(os.path.join(arguments.out, "driver"), arguments.driver, driver, arguments.cc)
+        make_absent(os.path.join(arguments.out, "driver", "absent"), stubs, arguments.cc)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "prediction/measure_variables.h"
+#include "runner/inside/device_files.h"
 #include "runner/inside/noted_files.h"
 #include "runner/inside/real_function.h"
 #include "runner/inside/redirected_files.h"
@@ -54,6 +55,7 @@ void look_up_real_functions() {
 
 __attribute__((constructor)) void begin() {
   look_up_real_functions();
+  memledger::inside::begin_device_files();
   memledger::inside::begin_once();
 }
 

@@ -26,6 +26,7 @@
 #include <utime.h>
 
 #include "prediction/measure_variables.h"
+#include "runner/inside/device_files.h"
 #include "runner/inside/noted_files.h"
 #include "runner/inside/real_function.h"
 #include "runner/inside/redirected_files.h"
@@ -98,6 +99,8 @@ __attribute__((noinline)) auto ask_redirected(int folder, const char* path, bool
 // Asks the kernel about what the program means by a path.
 template <typename Call>
 auto ask(int folder, const char* path, bool follows, const Call& call) {
+  if (const char* const device = memledger::inside::device_file(path))
+    return call(AT_FDCWD, device);
   return has_redirected() ? ask_redirected(folder, path, follows, call) : call(folder, path);
 }
 

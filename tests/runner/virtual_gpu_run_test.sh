@@ -26,6 +26,10 @@ check "Triton's driver: the user's own" equal "$(cat out)" /mine
 "$memledger" run -q -- sh -c 'echo "$TRITON_LIBCUDA_PATH"' >out
 check "Triton's driver: none without a virtual GPU" equal "$(cat out)" ""
 
+# The driver's files: two devices of the virtual GPU's, and no seventy-eighth.
+"$memledger" run -q --virtual-gpu=h100,count=2 -- sh -c 'for file in 0 1 77 ctl; do [ -e /dev/nvidia$file ] && echo $file; done' >out
+check "files of its devices" equal "$(tr '\n' ' ' <out)" "0 1 ctl "
+
 # libtorch FOLDER VERSION SOURCE [LIBRARY]: a LibTorch as the dynamic linker sees it.
 libtorch() {
   mkdir -p "$1/lib" && echo "$2" >"$1/build-version" && echo "$3" >torch.c &&

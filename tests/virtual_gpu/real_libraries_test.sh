@@ -55,9 +55,28 @@ echo 'int ncclGetVersion(int* v); int main(void) { int v = 0; ncclGetVersion(&v)
 real ./ranks
 check "NCCL stands in for a program's own" equal $? 0
 
+# A library that is linked, and not there: its functions fail, and the report says that it lacks.
+cat >lacks.c <<'SOURCE'
+#include <stdio.h>
+int cublasCreate_v2(void** handle);
+int cusparseLtInit(void* handle);
+int main(void) {
+  void* handle = 0;
+  return printf("%d %d\n", cublasCreate_v2(&handle), cusparseLtInit(&handle)) < 0;
+}
+SOURCE
+echo 'int cusparseLtInit(void) { return 0; }' | cc -x c -shared -fPIC -o libcusparseLt.so.0 -Wl,-soname,libcusparseLt.so.0 -
+cc -o lacks lacks.c -Lown -l:libcublas.so.13 -L. -l:libcusparseLt.so.0
+check "a library that is missing" equal "$(real ./lacks 2>err)" "42 10"
+check "a library that is missing: told" matches err 'cusparseLtInit: refused: libcusparseLt\.so\.0 was not found'
+cp libcusparseLt.so.0 own/
+check "a library that is there again" equal "$(real ./lacks)" "42 0"
+rm own/libcusparseLt.so.0
+
 folders="${MEMLEDGER_NVIDIA_LIBRARIES:-}:/usr/local/cuda/lib64"
 export LD_LIBRARY_PATH="$folders"
-missing="$(ldd "$libtorch/libtorch_cuda.so" | sed -nE 's/^\s*(lib(cu|nv|nccl)[^ ]*) => not found.*/\1/p' | tr '\n' ' ')"
+missing="$(ldd "$libtorch/libtorch_cuda.so" | sed -nE 's/^\s*(lib(cu|nv|nccl)[^ ]*) => not found.*/\1/p' |
+  grep -vE '^lib(cufft|curand|cusolver|cusparse|cusparseLt|cufile|nvshmem_host)\.' | tr '\n' ' ')"
 if [[ -n "$missing" ]]; then
   echo "skipped: NVIDIA's own libraries with LibTorch: not here: $missing(MEMLEDGER_NVIDIA_LIBRARIES=FOLDERS)"
   finish
@@ -69,5 +88,8 @@ check "a training of linear layers: the same peaks" cmp with_stand_ins with_real
 "$memledger" run --virtual-gpu=h100,libraries=real -- "$program" 3 conv >out 2>err
 check "a training of convolutions: status" equal $? 0
 check "a training of convolutions: libraries" matches err "^NVIDIA's own libraries: CUDA runtime [0-9.]+, cuBLAS [0-9.]+, cuDNN [0-9.]+, "
+lacking="$(ldd "$libtorch/libtorch_cuda.so" | grep -c '^\s*lib\(cufile\|cusparseLt\|nvshmem_host\)\..*not found')"
+check "a training of convolutions: what is missing" equal "$lacking" \
+  "$(sed -n "s/^NVIDIA's own libraries: .*; not found: //p" err | tr ',' '\n' | grep -c .)"
 check "a training of convolutions: nothing without an answer" matches_not err "without a considered answer"
 finish

@@ -287,6 +287,14 @@ MEMLEDGER_ANSWER CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
   return as_runtime(cudaStreamGetDevice, stream, device);
 }
 #endif
+#if CUDA_VERSION >= 12040
+// No stream is of a green context, as there are none.
+MEMLEDGER_ANSWER CUresult cuStreamGetGreenCtx(CUstream, CUgreenCtx* context) {
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *context = nullptr;
+  return CUDA_SUCCESS;
+}
+#endif
 MEMLEDGER_ANSWER CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
   return as_runtime(cudaStreamCopyAttributes, to, from);
 }

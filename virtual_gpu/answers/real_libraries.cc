@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -92,6 +93,13 @@ constexpr Library kLibraries[] = {
     {"libnvrtc", "NVRTC", of_nvrtc, "nvrtcVersion"},
 };
 
+// Libraries that nobody asks for a release, in the words of kLibraries.
+constexpr std::array<std::pair<std::string_view, const char*>, 2> kOthers = {
+    {{"libcufile", "cuFile"}, {"libnvshmem_host", "NVSHMEM"}}};
+
+// The folder below ours of what stands for a library that was not found.
+constexpr std::string_view kAbsent = "/absent";
+
 std::string_view folder_of(std::string_view path) { return path.substr(0, path.rfind('/')); }
 std::string_view file_of(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
@@ -115,6 +123,16 @@ bool is_file_of(std::string_view file, std::string_view stem) {
   return next == '.' || next == '-';
 }
 
+const char* name_of_file(std::string_view file) {
+  for (const Library& library : kLibraries) {
+    if (is_file_of(file, library.stem)) return library.name;
+  }
+  for (const auto& [stem, name] : kOthers) {
+    if (is_file_of(file, stem)) return name;
+  }
+  return nullptr;
+}
+
 std::string text_of(const Library& library, const std::string& path) {
   std::string text = library.name;
   if (library.release == nullptr) return text;
@@ -132,12 +150,13 @@ std::string text_of(const Library& library, const std::string& path) {
 void memledger_virtual_gpu_real_libraries(char* text, size_t room) {
   if (room == 0) return;
   std::string all;
-  const std::string ours = our_folder();
+  const std::string ours = our_folder(), absent = ours + std::string(kAbsent);
   std::vector<std::string> paths;
   dl_iterate_phdr(&note_path, &paths);
   const auto find = [&](std::string_view stem) {
     return std::find_if(paths.begin(), paths.end(), [&](const std::string& path) {
-      return is_file_of(file_of(path), stem) && folder_of(path) != ours;
+      return is_file_of(file_of(path), stem) && folder_of(path) != ours &&
+             folder_of(path) != absent;
     });
   };
   for (const Library& library : kLibraries) {
@@ -147,6 +166,12 @@ void memledger_virtual_gpu_real_libraries(char* text, size_t room) {
         library.used[0].empty() || std::any_of(library.used.begin(), library.used.end(), is_there);
     if (path == paths.end() || !is_used) continue;
     all += (all.empty() ? "" : ", ") + text_of(library, *path);
+  }
+  const char* before = "; not found: ";
+  for (const std::string& path : paths) {
+    const char* const name = name_of_file(file_of(path));
+    if (folder_of(path) != absent || name == nullptr) continue;
+    all += std::exchange(before, ", ") + std::string(name);
   }
   text[all.copy(text, room - 1)] = '\0';
 }
