@@ -476,6 +476,9 @@ class Ledger {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Completes births of what is still alive from the table: the event tells what was known then.
   void complete_births(std::vector<LedgerEvent>& events);
+  // Appends what was written between the marks and is still there.
+  void copy_events(const RecordingMark& since, const RecordingMark& end,
+                   std::vector<LedgerEvent>& events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
   // The caller holds all shards.
   void mark_recording(RecordingMark& mark) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   template <typename PinPeak>
@@ -504,6 +507,7 @@ class Ledger {
   std::map<uint64_t, uint64_t> cursors_ ABSL_GUARDED_BY(instants_lock_);
   uint64_t next_cursor_ ABSL_GUARDED_BY(instants_lock_) = 1;
   int recorders_ ABSL_GUARDED_BY(instants_lock_) = 0;
+  std::unique_ptr<EventSegments> events_ ABSL_GUARDED_BY(instants_lock_);  // null as Shard::ring is
   // Read by each operator under no_grad, so not beside what each birth writes.
   std::atomic<bool> any_parameter_like_{false};
   std::atomic<bool> any_told_parameter_{false};
