@@ -29,8 +29,8 @@ namespace memledger {
 
 // One storage: one allocation behind one or more tensors, and where it was made.
 struct StorageInfo : Birthplace {
-  // By order of birth, from 1; never reused. Of what threads make at the same time, between two
-  // snapshots, some hundred may be in another order.
+  // From 1, never reused. Rises by birth on each thread, and from what a snapshot has to what is
+  // born after it. Else what another thread made before may have a greater id, by at most 1 100.
   uint64_t id = 0;
   uintptr_t address = 0;  // of the data; reused by later storages
   int64_t nbytes = 0;
@@ -78,7 +78,7 @@ class Snapshot {
   c10::ArrayRef<DeviceInfo> devices() const;
   // Returns the counters of one device; zeros if it was never used.
   Counters counters(c10::Device device) const;
-  // Returns a device's rows in order of birth, valid while a copy of this snapshot lives.
+  // Returns a device's rows by id, valid while a copy of this snapshot lives.
   c10::ArrayRef<StorageInfo> storages(c10::Device device) const;
   // Return the row of a storage, null if it was not alive. Valid while a copy of this snapshot
   // lives. find_address() takes the beginning of the data, and sorts all addresses when first used;

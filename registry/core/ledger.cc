@@ -88,7 +88,7 @@ uint64_t Ledger::new_number() noexcept {
 uint64_t Ledger::take_id_block(ThreadContext& thread) noexcept {
   const uint64_t number = id_blocks_.taken.fetch_add(1, std::memory_order_relaxed);
   const uint64_t first = number * kIdBlock + 1;
-  thread.ids = {number_, first + 1, first + kIdBlock, number + 1};
+  thread.ids = {number_, first + 1, first + kIdBlock, number};
   return first;
 }
 

@@ -395,11 +395,10 @@ class Ledger {
   }
   static uint32_t calling_thread() noexcept;
   static constexpr uint64_t kIdBlock = 64;
-  static constexpr uint64_t kMostBlocksSince = 2;
-  // Returns an id above all of this thread's, and above those of others, but for the last some
-  // hundred: threads take ids in blocks, so that they do not pass a cache line to and fro with each
-  // birth. Who finds that others have taken more than two blocks since its last birth begins a new
-  // one.
+  static constexpr uint64_t kMostBlocksSince = 17;
+  // Returns an id above all of this thread's, and at most 1 100 below those of others: threads take
+  // ids in blocks, so that they do not pass a cache line to and fro with each birth. Who finds that
+  // 16 others have been taken after its own begins a new one.
   inline uint64_t take_id(ThreadContext& thread) noexcept;
   // `set_place(entry, flags)` writes the birthplace; `share` is as in DeviceCounters::Caller.
   template <typename SetPlace>

@@ -268,7 +268,7 @@ struct IdBlock {
   uint64_t ledger;  // the number of the ledger that they are of
   uint64_t next;
   uint64_t end;
-  uint64_t seen;  // so many blocks had all threads taken when it last looked
+  uint64_t number;  // so many blocks had been taken before
 };
 
 // A storage that a thread has made: its entry, as it was then.
