@@ -89,9 +89,12 @@ class Snapshot {
   // Returns the id of the storage whose birth made the peak, the last that was born by then. 0:
   // this is no peak, or the sum was never higher than when counting began.
   uint64_t peak_maker() const;
-  // Returns false only for a peak (Registry::peak_snapshot) that lacks storages which were freed
-  // while peaks were not kept.
+  // Returns false only for a peak (Registry::peak_snapshot) that lacks storages: they were freed
+  // while peaks were not kept, or !labels_known().
   bool complete() const;
+  // Returns false only for a label's peak, which then is a lower bound: something was made under a
+  // path of labels for which there was no room (ScopedLabel), so perhaps under this label.
+  bool labels_known() const;
   // Returns the instant.
   std::chrono::system_clock::time_point time() const;
   // Return true if storages from before the first activation, or from a gap after it, may be

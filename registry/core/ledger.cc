@@ -717,6 +717,7 @@ LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const PinPeak&
            (label == 0 || (entry.peak_labels & label) != 0) &&
            (entry.is_alive() || peak.order < entry.death_order);
   });
+  result.labels_known = label == 0 || own->paths_known();
   // Read last, so that what was lost meanwhile counts.
   result.complete = own->last_lost_death() <= peak.order;
   return result;

@@ -51,6 +51,7 @@ struct LedgerPeak {
   // False: some that were freed since are missing, as peaks were not kept then or there was no
   // memory.
   bool complete = true;
+  bool labels_known = true;  // see Snapshot
   RecordList records;
 };
 

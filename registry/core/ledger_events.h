@@ -76,6 +76,7 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline uint64_t Ledger::enter(const Block& block,
     totals->allocated_bytes += block.nbytes;
     ++totals->allocated_count;
     entry.birth_order = counters.add(block.nbytes, entry.peak_labels, caller, id);
+    if (ABSL_PREDICT_FALSE(block.peak_labels >= kUnknownPath)) counters.note_unknown_path();
   }
   if (ABSL_PREDICT_FALSE(shard.ring != nullptr)) shard.ring->add(entry, /*birth=*/true);
   return id;
