@@ -286,6 +286,14 @@ std::pair<NameId, NameId> Ledger::labels_at(uintptr_t address) const noexcept {
   return {there->label, there->forward_label};
 }
 
+std::pair<uint32_t, uint32_t> Ledger::run_at(uintptr_t address) const noexcept {
+  Shard& shard = shard_of(address);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
+  const Entry* const there = shard.find(address);
+  if (there == nullptr || there->flags.adopted) return {0, 0};
+  return {there->thread, there->op_sequence};
+}
+
 uint64_t Ledger::id_at(uintptr_t address) const noexcept {
   if (id_blocks_.taken.load(std::memory_order_relaxed) == 0)
     return 0;  // nothing was ever written down

@@ -219,6 +219,9 @@ class Ledger {
   // tensor was seen on it: then the block that was meant has gone, and this is another.
   uint64_t mark_library_workspace(uintptr_t address, DeviceKey device) noexcept;
 
+  // Returns the thread and the run of an operator that made what lies there; zeros: not known.
+  std::pair<uint32_t, uint32_t> run_at(uintptr_t address) const noexcept;
+
   uint64_t id_at(uintptr_t address) const noexcept;  // 0: none
   // Returns a number above all ids until now, which no id from now on is below.
   uint64_t next_id() noexcept {
