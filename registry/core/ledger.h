@@ -51,6 +51,7 @@ struct LedgerPeak {
   // False: some that were freed since are missing, as peaks were not kept then or there was no
   // memory.
   bool complete = true;
+  bool labels_known = true;  // see Snapshot
   RecordList records;
 };
 
@@ -217,6 +218,9 @@ class Ledger {
   // Notes that LibTorch keeps this block for a library. Returns its id; 0 if there is none, or if a
   // tensor was seen on it: then the block that was meant has gone, and this is another.
   uint64_t mark_library_workspace(uintptr_t address, DeviceKey device) noexcept;
+
+  // Returns the thread and the run of an operator that made what lies there; zeros: not known.
+  std::pair<uint32_t, uint32_t> run_at(uintptr_t address) const noexcept;
 
   uint64_t id_at(uintptr_t address) const noexcept;  // 0: none
   // Returns a number above all ids until now, which no id from now on is below.
@@ -395,11 +399,10 @@ class Ledger {
   }
   static uint32_t calling_thread() noexcept;
   static constexpr uint64_t kIdBlock = 64;
-  static constexpr uint64_t kMostBlocksSince = 2;
-  // Returns an id above all of this thread's, and above those of others, but for the last some
-  // hundred: threads take ids in blocks, so that they do not pass a cache line to and fro with each
-  // birth. Who finds that others have taken more than two blocks since its last birth begins a new
-  // one.
+  static constexpr uint64_t kMostBlocksSince = 17;
+  // Returns an id above all of this thread's, and at most 1 100 below those of others: threads take
+  // ids in blocks, so that they do not pass a cache line to and fro with each birth. Who finds that
+  // 16 others have been taken after its own begins a new one.
   inline uint64_t take_id(ThreadContext& thread) noexcept;
   // `set_place(entry, flags)` writes the birthplace; `share` is as in DeviceCounters::Caller.
   template <typename SetPlace>
@@ -476,6 +479,9 @@ class Ledger {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Completes births of what is still alive from the table: the event tells what was known then.
   void complete_births(std::vector<LedgerEvent>& events);
+  // Appends what was written between the marks and is still there.
+  void copy_events(const RecordingMark& since, const RecordingMark& end,
+                   std::vector<LedgerEvent>& events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
   // The caller holds all shards.
   void mark_recording(RecordingMark& mark) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   template <typename PinPeak>
@@ -504,6 +510,7 @@ class Ledger {
   std::map<uint64_t, uint64_t> cursors_ ABSL_GUARDED_BY(instants_lock_);
   uint64_t next_cursor_ ABSL_GUARDED_BY(instants_lock_) = 1;
   int recorders_ ABSL_GUARDED_BY(instants_lock_) = 0;
+  std::unique_ptr<EventSegments> events_ ABSL_GUARDED_BY(instants_lock_);  // null as Shard::ring is
   // Read by each operator under no_grad, so not beside what each birth writes.
   std::atomic<bool> any_parameter_like_{false};
   std::atomic<bool> any_told_parameter_{false};

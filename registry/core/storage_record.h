@@ -50,6 +50,8 @@ struct Birthplace {
 // A bit for each label whose peaks are kept.
 constexpr size_t kMaxPeakLabels = 16;
 using LabelSet = uint32_t;
+// Beside those of labels: what the path is is not known.
+constexpr LabelSet kUnknownPath = LabelSet{1} << kMaxPeakLabels;
 
 constexpr int8_t kUnknownDtype = -1;
 
@@ -268,7 +270,7 @@ struct IdBlock {
   uint64_t ledger;  // the number of the ledger that they are of
   uint64_t next;
   uint64_t end;
-  uint64_t seen;  // so many blocks had all threads taken when it last looked
+  uint64_t number;  // so many blocks had been taken before
 };
 
 // A storage that a thread has made: its entry, as it was then.

@@ -169,14 +169,20 @@ class ForwardOperators {
     NameId label = 0;
     uint64_t parameter = 0;
     StackId stack = 0;
+    // The registry's number of the thread, and which run of an operator on it.
+    uint32_t on_thread = 0;
+    uint32_t op_sequence = 0;
   };
+  static_assert(NameTable::kMaxNames <= 1 << 16);
   void note(uint64_t thread, uint64_t sequence, Made made) noexcept {
     Entry& entry = entries_[index(thread, sequence)];
     entry.key.store(0, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
-    entry.made.store(uint64_t{made.op} << 32 | made.label, std::memory_order_relaxed);
+    entry.made.store(uint64_t{made.op} << 48 | uint64_t{made.label} << 32 | made.on_thread,
+                     std::memory_order_relaxed);
     entry.parameter.store(made.parameter, std::memory_order_relaxed);
     entry.stack.store(made.stack, std::memory_order_relaxed);
+    entry.op_sequence.store(made.op_sequence, std::memory_order_relaxed);
     entry.key.store(key(thread, sequence), std::memory_order_release);
   }
   Made find(uint64_t thread, uint64_t sequence) const noexcept {
@@ -185,9 +191,15 @@ class ForwardOperators {
     const uint64_t made = entry.made.load(std::memory_order_relaxed);
     const uint64_t parameter = entry.parameter.load(std::memory_order_relaxed);
     const StackId stack = entry.stack.load(std::memory_order_relaxed);
+    const uint32_t op_sequence = entry.op_sequence.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (entry.key.load(std::memory_order_relaxed) != key(thread, sequence)) return {};
-    return {static_cast<NameId>(made >> 32), static_cast<NameId>(made), parameter, stack};
+    return {static_cast<NameId>(made >> 48),
+            static_cast<NameId>(made >> 32 & 0xFFFF),
+            parameter,
+            stack,
+            static_cast<uint32_t>(made),
+            op_sequence};
   }
 
  private:
@@ -196,6 +208,7 @@ class ForwardOperators {
     std::atomic<uint64_t> made{0};
     std::atomic<uint64_t> parameter{0};
     std::atomic<StackId> stack{0};
+    std::atomic<uint32_t> op_sequence{0};
   };
   // Never 0: LibTorch numbers threads from 1. Two nodes share a key only after 2^40 nodes or 2^24
   // threads.

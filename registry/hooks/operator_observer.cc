@@ -372,7 +372,7 @@ void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   RegistryState::get().forward_operators.note(
       fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
       {thread.op, thread.inherited_label != 0 ? thread.inherited_label : thread.label,
-       thread.nearest(), thread.op_stack});
+       thread.nearest(), thread.op_stack, thread.thread, thread.op_sequence});
 }
 
 // Tells of inferred steps. Those in a ScopedPhase or an optimizer's scope end with it.

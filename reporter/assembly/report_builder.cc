@@ -1,6 +1,8 @@
 #include "reporter/assembly/report_builder.h"
 
 #include <algorithm>
+#include <deque>
+#include <iterator>
 #include <set>
 #include <string>
 #include <string_view>
@@ -273,11 +275,13 @@ class Builder {
     report_.options = options_;
     report_.of_peak = instant_.of_peak;
     report_.complete = snapshot_.complete();
+    report_.labels_known = snapshot_.labels_known();
     report_.time = snapshot_.time();
     report_.unseen_before_tracking = snapshot_.unseen_before_tracking();
     report_.tracking_was_off = snapshot_.tracking_was_off();
     report_.names_only = snapshot_.names_only();
     sort_tensors();
+    count_gradients();
     sort_segments();
     draft_storages();
     draft_elsewhere();
@@ -297,13 +301,32 @@ class Builder {
     for (const NamedTensorFacts& tensor : tensors_) {
       if (tensor.storage_id != 0) {
         by_storage_.emplace_back(tensor.storage_id, &tensor);
-      } else if (!instant_.of_peak && !instant_.of_past) {
+        continue;
+      }
+      if (!is_now()) continue;
+      if (tensor.unread) gradients_unread_.insert(tensor.name);
+      const StorageInfo* const around =
+          tensor.address == 0 ? nullptr : storage_around(tensor.device, tensor.address);
+      if (around == nullptr || around->raw_block || around->kind != StorageKind::kTensor) {
         elsewhere_.push_back(&tensor);
+      } else {
+        by_storage_.emplace_back(around->id, &parts_of_others_.emplace_back(tensor));
+        lay_into(parts_of_others_.back(), *around);
       }
     }
     // Those on one storage stay in order of registration.
     std::stable_sort(by_storage_.begin(), by_storage_.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
+  }
+
+  bool is_now() const { return !instant_.of_peak && !instant_.of_past; }
+
+  // What from_blob() has wrapped is a part of the storage around it.
+  static void lay_into(NamedTensorFacts& tensor, const StorageInfo& around) {
+    tensor.storage_id = around.id;
+    tensor.references.reset();
+    if (tensor.offset_bytes.has_value())
+      *tensor.offset_bytes += static_cast<int64_t>(tensor.address - around.address);
   }
 
   void sort_segments() {
@@ -405,11 +428,29 @@ class Builder {
     row.shape.emplace(storage.shape.begin(), storage.shape.end());
   }
 
-  // Returns the parameter whose gradient the storage was when it had a tensor.
+  // Returns the parameter whose gradient backward has made here; null where it is another storage's
+  // by now, or may be.
   const NamedTensorFacts* leaf_of(const StorageInfo& storage) const {
+    const NamedTensorFacts* const leaf = made_gradient_of(storage);
+    if (leaf == nullptr) return nullptr;
+    const bool is_known = is_now() ? gradients_unread_.count(leaf->name + ".grad") > 0
+                                   : gradients_of_.find(storage.parameter)->second == 1;
+    return is_known ? leaf : nullptr;
+  }
+
+  const NamedTensorFacts* made_gradient_of(const StorageInfo& storage) const {
     if (!storage.is_gradient) return nullptr;
     const auto leaf = parameters_.find(storage.parameter);
     return leaf == parameters_.end() ? nullptr : leaf->second;
+  }
+
+  void count_gradients() {
+    if (is_now()) return;
+    for (const DeviceInfo& info : snapshot_.devices()) {
+      for (const StorageInfo& storage : snapshot_.storages(info.device)) {
+        if (storage.is_gradient) ++gradients_of_[storage.parameter];
+      }
+    }
   }
 
   void draft_elsewhere() {
@@ -481,16 +522,24 @@ class Builder {
   // Whether its memory is that of a storage with a row: a part that somebody has wrapped, or one
   // that is copied when it is written to.
   bool is_within_a_row(const ExternalStorage& storage) {
-    std::vector<std::pair<uintptr_t, uintptr_t>>& ranges =
-        ranges_[{storage.device.type(), storage.device.index()}];
+    return storage_around(storage.device, storage.address) != nullptr;
+  }
+
+  // Returns the storage in whose memory the address lies; null if there is none.
+  const StorageInfo* storage_around(c10::Device device, uintptr_t address) {
+    std::vector<std::pair<uintptr_t, const StorageInfo*>>& ranges =
+        ranges_[{device.type(), device.index()}];
     if (ranges.empty()) {
-      for (const StorageInfo& row : snapshot_.storages(storage.device))
-        ranges.emplace_back(row.address, row.address + static_cast<uint64_t>(row.nbytes));
+      for (const StorageInfo& row : snapshot_.storages(device))
+        ranges.emplace_back(row.address, &row);
       std::sort(ranges.begin(), ranges.end());
     }
-    auto after = std::upper_bound(ranges.begin(), ranges.end(),
-                                  std::make_pair(storage.address, ~uintptr_t{0}));
-    return after != ranges.begin() && storage.address < (--after)->second;
+    const auto after =
+        std::upper_bound(ranges.begin(), ranges.end(), address,
+                         [](uintptr_t wanted, const auto& range) { return wanted < range.first; });
+    if (after == ranges.begin()) return nullptr;
+    const StorageInfo* const before = std::prev(after)->second;
+    return address - before->address < static_cast<uint64_t>(before->nbytes) ? before : nullptr;
   }
 
   uint32_t keep(std::vector<ReportRow> rows) {
@@ -522,7 +571,10 @@ class Builder {
   // What nobody has named may still have been seen as something.
   Role anonymous_role(const StorageInfo& storage) const {
     if (storage.used_as_parameter) return Role::kParameter;
-    if (storage.is_gradient) return Role::kGradient;
+    // The .grad of a named leaf has been read, and is another.
+    if (storage.is_gradient)
+      return is_now() && made_gradient_of(storage) != nullptr ? least_role(storage)
+                                                              : Role::kGradient;
     const bool was_made_for_layers =
         storage.phase == Phase::kForward || storage.phase == Phase::kOther;
     if (was_made_for_layers && !storage.temporary && reader_of(storage) != nullptr)
@@ -713,10 +765,13 @@ class Builder {
   const std::map<uint64_t, const NamedTensorFacts*> parameters_;
   mutable std::unordered_map<std::string_view, std::string> parts_;  // by label
   std::vector<std::pair<uint64_t, const NamedTensorFacts*>> by_storage_;
-  std::vector<const NamedTensorFacts*> elsewhere_;  // no row in the registry
-  std::set<uintptr_t> named_externals_;             // by address
-  std::map<DeviceId, std::vector<std::pair<uintptr_t, uintptr_t>>> ranges_;  // of rows
-  std::map<c10::DeviceIndex, std::vector<const DeviceSegment*>> segments_;   // by address
+  std::vector<const NamedTensorFacts*> elsewhere_;     // no row in the registry
+  std::set<uintptr_t> named_externals_;                // by address
+  std::deque<NamedTensorFacts> parts_of_others_;       // as parts of storages of the registry
+  std::set<std::string> gradients_unread_;             // by name
+  std::unordered_map<uint64_t, size_t> gradients_of_;  // how many, by leaf; not of now
+  std::map<DeviceId, std::vector<std::pair<uintptr_t, const StorageInfo*>>> ranges_;  // of rows
+  std::map<c10::DeviceIndex, std::vector<const DeviceSegment*>> segments_;            // by address
   std::map<DeviceId, DeviceReport> devices_;
   std::map<DeviceId, Drafts> drafts_;
   std::vector<std::vector<ReportRow>> named_;
