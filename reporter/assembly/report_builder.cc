@@ -1,6 +1,7 @@
 #include "reporter/assembly/report_builder.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <string>
 #include <string_view>
@@ -31,8 +32,9 @@ std::string_view number_at_start_of(std::string_view text) {
 // Returns what PyTorch's own scopes among the labels say that a storage without a parameter belongs
 // to: a graph that torch.compile made (`compiled graph 0/1`), a model that AOTInductor compiled, a
 // wrapper (DDP's buckets), a module for which FSDP2 gathers or scatters, the optimizer that steps.
-// Empty if none says.
-std::string part_named_by(std::string_view label) {
+// Empty if none says. An optimizer's step computes the loss anew where it is given a closure:
+// that is not the optimizer's.
+std::string part_named_by(std::string_view label, bool may_be_step) {
   constexpr std::string_view kGraph = "Torch-Compiled Region: ";
   if (const size_t graph = label.rfind(kGraph); graph != std::string_view::npos) {
     const std::string_view numbers = label.substr(graph + kGraph.size());
@@ -44,7 +46,8 @@ std::string part_named_by(std::string_view label) {
   }
   if (label.find(kCompiledModel) != std::string_view::npos) return kCompiledModel;
   if (label == kMnist) return kMnist;
-  if (const std::string_view name = optimizer_of(label); !name.empty()) return std::string(name);
+  if (const std::string_view name = may_be_step ? optimizer_of(label) : ""; !name.empty())
+    return std::string(name);
   // What FSDP2 makes on behalf of a module: FSDP::all_gather (blocks.2)
   constexpr std::string_view kFsdp = "FSDP::";
   if (const size_t fsdp = label.rfind(kFsdp); fsdp != std::string_view::npos) {
@@ -591,14 +594,15 @@ class Builder {
       row.is_output = !storage.parameter_inferred;
       return;
     }
-    row.module = part_of(storage.label);
-    if (row.module.empty()) row.module = part_of(storage.forward_label);
+    const bool may_be_step = storage.phase == Phase::kOptimizer || storage.phase == Phase::kOther;
+    row.module = part_of(storage.label, may_be_step);
+    if (row.module.empty()) row.module = part_of(storage.forward_label, may_be_step);
   }
 
   // Millions of storages have few labels, or none.
-  const std::string& part_of(std::string_view label) const {
-    const auto [known, is_new] = parts_.try_emplace(label);
-    if (is_new) known->second = part_named_by(label);
+  const std::string& part_of(std::string_view label, bool may_be_step) const {
+    const auto [known, is_new] = parts_[may_be_step ? 1 : 0].try_emplace(label);
+    if (is_new) known->second = part_named_by(label, may_be_step);
     return known->second;
   }
 
@@ -711,7 +715,7 @@ class Builder {
   const Snapshot& snapshot_;
   AnonymousNumbers& numbers_;
   const std::map<uint64_t, const NamedTensorFacts*> parameters_;
-  mutable std::unordered_map<std::string_view, std::string> parts_;  // by label
+  mutable std::array<std::unordered_map<std::string_view, std::string>, 2> parts_;  // by label
   std::vector<std::pair<uint64_t, const NamedTensorFacts*>> by_storage_;
   std::vector<const NamedTensorFacts*> elsewhere_;  // no row in the registry
   std::set<uintptr_t> named_externals_;             // by address
