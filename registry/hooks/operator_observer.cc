@@ -228,13 +228,13 @@ class LayerInputs {
   // The last parameter that a module of the program has told, and the first that is none. 0: none.
   uint64_t told_parameter() const { return told_parameter_; }
   uintptr_t first() const { return others_[0]; }
-  // The parameter of the one that the latest layer has made. 0: no layer has made any.
-  uint64_t inherited(const core::Ledger& ledger) const {
+  // The one that the latest layer has made. Without a parameter: no layer has made any.
+  core::Ledger::Made latest(const core::Ledger& ledger) const {
     core::Ledger::Made latest;
     for (size_t i = 0; i < count_; ++i) {
       if (others_[i] != 0) latest = of_later_layer(latest, ledger.made_at(others_[i]));
     }
-    return latest.parameter;
+    return latest;
   }
   void note_consumer(core::Ledger& ledger, uint64_t parameter) const {
     for (size_t i = 0; is_layer_ && i < count_; ++i) ledger.note_consumer(others_[i], parameter);
@@ -317,11 +317,11 @@ void adopt_inputs_of(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
-// Returns the parameter of which the first or the last was made that an operator reads.
-uint64_t parameter_of(uintptr_t first, uintptr_t last) {
+// Returns what the later layer has made of the first and the last that an operator reads.
+core::Ledger::Made made_later(uintptr_t first, uintptr_t last) {
   const core::Ledger& ledger = RegistryState::get().ledger;
   const core::Ledger::Made made = ledger.made_at(first);
-  return (last == first ? made : of_later_layer(made, ledger.made_at(last))).parameter;
+  return last == first ? made : of_later_layer(made, ledger.made_at(last));
 }
 
 // Whether inputs tell something: in training, or where a module has told its parameters.
@@ -354,7 +354,10 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
   bool first = true;
   bool read_told = false;  // a parameter that a module has told
   // Within a custom Function results require no grad until it has returned.
-  const bool inherits = reads_layers || thread.custom_node != 0;
+  const bool in_function = thread.custom_node != 0 || thread.function_depth > 0;
+  const bool inherits = reads_layers || in_function;
+  uint64_t untold_leaf = 0;  // where modules tell their parameters, no sign of a layer
+  uintptr_t untold_address = 0;
   uintptr_t first_graded = 0;
   uintptr_t last_graded = 0;
   for (const c10::IValue& input : fn.inputs()) {
@@ -367,8 +370,11 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
         if (tensor.is_leaf()) {
           bool is_told = false;
           const uint64_t id = state.ledger.mark_parameter_like(address, &is_told);
-          // An input whose gradient is wanted is a leaf as well.
-          if (is_told || !read_told) {
+          // An input whose gradient is wanted is a leaf as well, and what a checkpoint detaches.
+          if (!is_told && reads_layers) {
+            untold_leaf = id;
+            untold_address = address;
+          } else if (is_told || !read_told) {
             thread.parameter = thread.last_parameter = id;
             thread.last_parameter_address = address;
             read_told = is_told;
@@ -402,9 +408,15 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
   if (thread.parameter != 0) {
     thread.parameter |= looked_up;
   } else {
-    thread.inherited_parameter = inputs.told_parameter() != 0 ? inputs.told_parameter() | looked_up
-                                 : first_graded != 0 ? parameter_of(first_graded, last_graded)
-                                                     : inputs.inherited(state.ledger);
+    core::Ledger::Made made;
+    if (first_graded != 0) made = made_later(first_graded, last_graded);
+    if (first_graded == 0 || in_function) made = of_later_layer(made, inputs.latest(state.ledger));
+    thread.inherited_parameter =
+        inputs.told_parameter() != 0 ? inputs.told_parameter() | looked_up : made.parameter;
+    if (thread.inherited_parameter == 0 && untold_leaf != 0) {
+      thread.parameter = thread.last_parameter = untold_leaf;
+      thread.last_parameter_address = untold_address;
+    }
   }
   if (thread.nearest() == 0 && first_graded != 0 && reads_layers)
     thread.inherited_parameter = told_parameter_among(fn, state.ledger);

@@ -524,7 +524,10 @@ class Builder {
   }
   // What nobody has named may still have been seen as something.
   Role anonymous_role(const StorageInfo& storage) const {
-    if (storage.used_as_parameter) return Role::kParameter;
+    // What a checkpoint detaches of a layer's result is a leaf, but no parameter.
+    const bool is_of_layer =
+        storage.phase == Phase::kForward && parameters_.count(storage.parameter) > 0;
+    if (storage.used_as_parameter && !is_of_layer) return Role::kParameter;
     if (storage.is_gradient) return Role::kGradient;
     const bool was_made_for_layers =
         storage.phase == Phase::kForward || storage.phase == Phase::kOther;

@@ -281,6 +281,21 @@ TEST_CASE("a custom Function names itself, whatever operator ran before it, and 
   Scale<at::Tensor>::kept.reset();
 }
 
+TEST_CASE("what an operator keeps beside its result is no output of its layer") {
+  torch::nn::BatchNorm2d norm(8);
+  const at::Tensor result = norm->forward(torch::ones({4, 8, 3, 3}));
+  const Snapshot snapshot = registry().snapshot();
+  const uint64_t layer = row_of(snapshot, norm->bias)->id;
+  int kept = 0;
+  for (const StorageInfo& row : snapshot.storages(at::kCPU)) {
+    if (row.parameter != layer) continue;
+    const bool is_result = row.id == row_of(snapshot, result)->id;
+    kept += is_result ? 0 : 1;
+    CHECK(row.parameter_inferred != is_result);
+  }
+  CHECK(kept == 2);  // mean and variance, for backward
+}
+
 TEST_CASE("a residual sum is of the layer that ran later, whichever has the newer parameter") {
   torch::nn::Linear late(8, 8), root(8, 8);  // as cuda() moves a module's own ones last
   const auto parameter = [](const at::Tensor& tensor) {
