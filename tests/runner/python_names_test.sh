@@ -157,7 +157,8 @@ for seed, ways in networks.items():
         if first != {role: size for (role, again), size in without.items()}:
             wrong.append(f"{name}: {first}, without checkpoints {without}")
 assert len(networks) == 10 and any(again for _, again in told), networks
-raise SystemExit("\n".join(wrong))
+print("\n".join(wrong))
+raise SystemExit(bool(wrong))
 PYTHON
 # Inductor compiles C++ for half a minute.
 if [[ -z "${MEMLEDGER_FULL:-}" ]]; then
