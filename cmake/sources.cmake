@@ -131,6 +131,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   text/json.cc
   text/names.cc
   text/output.cc
+  text/places.cc
   text/shape.cc
   text/utf8.cc
   tracker/courtesy/courtesy.cc

@@ -152,7 +152,8 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
 }
 
 bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
-                      const int64_t* sizes, size_t dims, int8_t dtype, void* owner) noexcept {
+                      const int64_t* sizes, size_t dims, int8_t dtype, void* owner,
+                      bool is_result) noexcept {
   Shard& shard = shard_of(address);
   const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(address);
@@ -162,6 +163,7 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
   if (takes_owner) record.owner = owner;
   const bool made_by_this_run = record.thread == thread && record.op_sequence == op_sequence;
   if (record.described() && !made_by_this_run) return takes_owner;
+  if (is_result && made_by_this_run) record.add_to_state(Entry::kResult);
   try {
     record.shape.assign(sizes, dims);
   } catch (const std::bad_alloc&) {
@@ -246,7 +248,7 @@ bool Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
     record.flags.gradient = true;
     record.parameter_or_consumer = parameter;
     record.flags.has_consumer = false;
-    record.flags.parameter_inferred = false;
+    record.flags.parameter_inferred = record.flags.read_parameter = false;
   }
   return !record.described();
 }
@@ -271,11 +273,11 @@ bool Ledger::is_parameter_like(uintptr_t address) const noexcept {
   return there != nullptr && there->flags.parameter_like;
 }
 
-uint64_t Ledger::parameter_at(uintptr_t address) const noexcept {
+Ledger::Made Ledger::made_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
   const BiasedLockHolder hold(shard.lock, calling_thread());
   const Entry* const there = shard.find(address);
-  return there == nullptr ? 0 : there->parameter();
+  return there == nullptr ? Made{} : Made{there->id, there->parameter()};
 }
 
 std::pair<NameId, NameId> Ledger::labels_at(uintptr_t address) const noexcept {

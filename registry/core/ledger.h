@@ -153,9 +153,12 @@ class Ledger {
   // storage's owner; the caller has taken a reference for it, and gets it back at the death.
   //
   // `own` is the last storage that the calling thread has made. If it is this one, and the caller
-  // keeps it alive, no lock is taken: nobody else describes it before its maker has.
+  // keeps it alive, no lock is taken: nobody else describes it before its maker has. `is_result`:
+  // of the outermost operator.
   bool describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes,
-                size_t dims, int8_t dtype, void* owner, const BornEntry& own) noexcept {
+                size_t dims, int8_t dtype, void* owner, const BornEntry& own,
+                bool is_result = false) noexcept {
+    const uint8_t described = Entry::kDescribed | (is_result ? Entry::kResult : 0);
     if (own.address == address && own.entry != nullptr && own.entry->id == own.id) {
       Entry& entry = *own.entry;
       const uint8_t state = entry.state.load(std::memory_order_relaxed);
@@ -164,18 +167,18 @@ class Ledger {
         if (entry.shape.assign_small(sizes, dims)) {
           if (takes_owner) entry.owner = owner;
           entry.dtype = dtype;
-          entry.state.store(Entry::kDescribed, std::memory_order_release);
+          entry.state.store(described, std::memory_order_release);
           return takes_owner;
         }
-      } else if (state == Entry::kDescribed && !takes_owner && entry.dtype == dtype &&
+      } else if (state == described && !takes_owner && entry.dtype == dtype &&
                  entry.shape.equals(sizes, dims)) {
         return false;
       }
     }
-    return describe(address, thread, op_sequence, sizes, dims, dtype, owner);
+    return describe(address, thread, op_sequence, sizes, dims, dtype, owner, is_result);
   }
   bool describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes,
-                size_t dims, int8_t dtype, void* owner = nullptr) noexcept;
+                size_t dims, int8_t dtype, void* owner = nullptr, bool is_result = false) noexcept;
   bool set_owner(uintptr_t address, void* owner) noexcept;
   // Calls back with every live record of a device, in no order and with its shard locked: for a few
   // instructions each. What is born or dies meanwhile may be left out.
@@ -192,8 +195,12 @@ class Ledger {
   // Remembers that an operator consumed the storage as a leaf that requires grad. Returns its id.
   uint64_t mark_parameter_like(uintptr_t address, bool* is_told = nullptr) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
-  // Returns the parameter of the birthplace of what lies there; 0: none.
-  uint64_t parameter_at(uintptr_t address) const noexcept;
+  // What lies there, and the parameter of its birthplace; 0: none.
+  struct Made {
+    uint64_t id = 0;
+    uint64_t parameter = 0;
+  };
+  Made made_at(uintptr_t address) const noexcept;
   // Returns the birthplace's label and forward label.
   std::pair<NameId, NameId> labels_at(uintptr_t address) const noexcept;
   // Returns whether any storage ever was: this program trains.

@@ -28,6 +28,7 @@ struct ThreadContext {
     uint64_t forward_parameter;
     StackId forward_stack;
     uint32_t op_depth;
+    uint32_t function_depth;
     uint32_t op_sequence;
     Phase operator_phase;
     bool records;
@@ -60,7 +61,10 @@ struct ThreadContext {
   // The last parameter consumed and its address: views of it (weight.t()) are no leaves.
   uint64_t last_parameter;
   uintptr_t last_parameter_address;
-  uint32_t op_depth;       // operators running one inside another
+  uint32_t op_depth;  // operators running one inside another
+  // So many of the outermost are Python's custom Functions: what runs right within is of its own
+  // layer.
+  uint32_t function_depth;
   uint32_t op_sequence;    // numbers runs of the outermost one; 0 outside
   bool may_make_external;  // the outermost one: see OperatorTraits
   bool records;            // the outermost one reads what requires grad, in the forward pass
@@ -68,13 +72,20 @@ struct ThreadContext {
   uint32_t last_sequence;
   uint32_t node_depth;  // autograd nodes running one inside another
   bool has_run_nodes;
-  bool node_grad_mode;    // grad mode when the running node began
-  int graph_task;         // LibTorch's number of the pass whose node ran last
-  BornEntry last_born;    // the last storage made by this thread
-  IdBlock ids;            // for the storages that it makes
-  uint32_t births;        // storages made by this thread, modulo 2^32
-  uint32_t births_at_op;  // `births` when the outermost operator began
-  uint32_t births_seen;   // `births` when an operator's results were last looked at
+  bool node_grad_mode;  // grad mode when the running node began
+  // Numbers of autograd nodes plus 1, 0: unknown. The next one, when an operator with grad mode on
+  // had ended. The one that the running operator was noted for. And that of a C++ custom Function
+  // whose forward runs, for which LibTorch switches grad mode off.
+  uint64_t next_node;
+  uint64_t noted_node;
+  uint64_t custom_node;
+  uint64_t backward_pass;  // Ledger::last_backward_pass(), when next_node was read
+  int graph_task;          // LibTorch's number of the pass whose node ran last
+  BornEntry last_born;     // the last storage made by this thread
+  IdBlock ids;             // for the storages that it makes
+  uint32_t births;         // storages made by this thread, modulo 2^32
+  uint32_t births_at_op;   // `births` when the outermost operator began
+  uint32_t births_seen;    // `births` when an operator's results were last looked at
   // Above 0 inside the wrapped allocator: wrappers below pass through.
   std::array<uint8_t, kWatchedTypes> wrapper_depth;
   uint64_t sampling_state;  // of the stack sampler, as the next two
@@ -113,6 +124,7 @@ struct ThreadContext {
     const bool is_told_by_node = in_node && (forward_parameter != 0 || !in_operator);
     its_parameter = is_told_by_node ? forward_parameter : in_operator ? nearest() : 0;
     flags.parameter_inferred = its_parameter != 0 && (in_node || parameter == 0);
+    flags.read_parameter = its_parameter != 0 && !flags.parameter_inferred;
     place.thread = thread;
     place.op_sequence = op_sequence;
     place.phase = phase.phase(in_operator, in_node);
@@ -184,6 +196,12 @@ class ForwardOperators {
     entry.stack.store(made.stack, std::memory_order_relaxed);
     entry.op_sequence.store(made.op_sequence, std::memory_order_relaxed);
     entry.key.store(key(thread, sequence), std::memory_order_release);
+  }
+  // For an operator that has made no node.
+  void forget(uint64_t thread, uint64_t sequence) noexcept {
+    Entry& entry = entries_[index(thread, sequence)];
+    if (entry.key.load(std::memory_order_relaxed) == key(thread, sequence))
+      entry.key.store(0, std::memory_order_relaxed);
   }
   Made find(uint64_t thread, uint64_t sequence) const noexcept {
     const Entry& entry = entries_[index(thread, sequence)];

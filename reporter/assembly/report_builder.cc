@@ -1,6 +1,7 @@
 #include "reporter/assembly/report_builder.h"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <iterator>
 #include <set>
@@ -33,8 +34,9 @@ std::string_view number_at_start_of(std::string_view text) {
 // Returns what PyTorch's own scopes among the labels say that a storage without a parameter belongs
 // to: a graph that torch.compile made (`compiled graph 0/1`), a model that AOTInductor compiled, a
 // wrapper (DDP's buckets), a module for which FSDP2 gathers or scatters, the optimizer that steps.
-// Empty if none says.
-std::string part_named_by(std::string_view label) {
+// Empty if none says. An optimizer's step computes the loss anew where it is given a closure:
+// that is not the optimizer's.
+std::string part_named_by(std::string_view label, bool may_be_step) {
   constexpr std::string_view kGraph = "Torch-Compiled Region: ";
   if (const size_t graph = label.rfind(kGraph); graph != std::string_view::npos) {
     const std::string_view numbers = label.substr(graph + kGraph.size());
@@ -46,7 +48,8 @@ std::string part_named_by(std::string_view label) {
   }
   if (label.find(kCompiledModel) != std::string_view::npos) return kCompiledModel;
   if (label == kMnist) return kMnist;
-  if (const std::string_view name = optimizer_of(label); !name.empty()) return std::string(name);
+  if (const std::string_view name = may_be_step ? optimizer_of(label) : ""; !name.empty())
+    return std::string(name);
   // What FSDP2 makes on behalf of a module: FSDP::all_gather (blocks.2)
   constexpr std::string_view kFsdp = "FSDP::";
   if (const size_t fsdp = label.rfind(kFsdp); fsdp != std::string_view::npos) {
@@ -570,7 +573,10 @@ class Builder {
   }
   // What nobody has named may still have been seen as something.
   Role anonymous_role(const StorageInfo& storage) const {
-    if (storage.used_as_parameter) return Role::kParameter;
+    // What a checkpoint detaches of a layer's result is a leaf, but no parameter.
+    const bool is_of_layer =
+        storage.phase == Phase::kForward && parameters_.count(storage.parameter) > 0;
+    if (storage.used_as_parameter && !is_of_layer) return Role::kParameter;
     // The .grad of a named leaf has been read, and is another.
     if (storage.is_gradient)
       return is_now() && made_gradient_of(storage) != nullptr ? least_role(storage)
@@ -643,14 +649,15 @@ class Builder {
       row.is_output = !storage.parameter_inferred;
       return;
     }
-    row.module = part_of(storage.label);
-    if (row.module.empty()) row.module = part_of(storage.forward_label);
+    const bool may_be_step = storage.phase == Phase::kOptimizer || storage.phase == Phase::kOther;
+    row.module = part_of(storage.label, may_be_step);
+    if (row.module.empty()) row.module = part_of(storage.forward_label, may_be_step);
   }
 
   // Millions of storages have few labels, or none.
-  const std::string& part_of(std::string_view label) const {
-    const auto [known, is_new] = parts_.try_emplace(label);
-    if (is_new) known->second = part_named_by(label);
+  const std::string& part_of(std::string_view label, bool may_be_step) const {
+    const auto [known, is_new] = parts_[may_be_step ? 1 : 0].try_emplace(label);
+    if (is_new) known->second = part_named_by(label, may_be_step);
     return known->second;
   }
 
@@ -763,7 +770,7 @@ class Builder {
   const Snapshot& snapshot_;
   AnonymousNumbers& numbers_;
   const std::map<uint64_t, const NamedTensorFacts*> parameters_;
-  mutable std::unordered_map<std::string_view, std::string> parts_;  // by label
+  mutable std::array<std::unordered_map<std::string_view, std::string>, 2> parts_;  // by label
   std::vector<std::pair<uint64_t, const NamedTensorFacts*>> by_storage_;
   std::vector<const NamedTensorFacts*> elsewhere_;     // no row in the registry
   std::set<uintptr_t> named_externals_;                // by address

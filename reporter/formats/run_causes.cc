@@ -11,6 +11,7 @@
 #include "reporter/formats/report_format.h"
 #include "text/bytes.h"
 #include "text/names.h"
+#include "text/places.h"
 
 namespace memledger {
 namespace {
@@ -85,7 +86,7 @@ std::string row_text(const ReportRow& row) {
   const std::string shape =
       row.dtype ? table_shape(row.shape) + " " + std::string(dtype_name(*row.dtype)) + " " : "";
   return shape + table_name(producer(plain)) +
-         (row.where.empty() ? "" : " at " + printable(row.where)) +
+         (row.where.empty() ? "" : " at " + short_place(row.where)) +
          (row.held_by.empty() ? "" : ", held by " + table_name(row.held_by));
 }
 

@@ -15,6 +15,7 @@
 #include "reporter/names/program_name.h"
 #include "text/bytes.h"
 #include "text/names.h"
+#include "text/places.h"
 
 namespace memledger {
 namespace {
@@ -236,7 +237,7 @@ std::string layers_text(const Layers& layers) {
 }
 
 std::string place_of(const ReportRow& row) {
-  return row.where.empty() ? "" : " at " + printable(row.where);
+  return row.where.empty() ? "" : " at " + short_place(row.where);
 }
 
 // Returns `, at step 2, backward of conv1, by aten::convolution_backward at train.cc:12 main`.
@@ -516,7 +517,7 @@ std::string group_text(const Group& group) {
                                 : fmt::format("{} x", group.count);
   const std::string figures = fmt::format("  {:>9s}  {:<12s} {:<26s} ", readable_size(group.bytes),
                                           count, shape_and_dtype(group));
-  constexpr size_t kLeast = 40;
+  constexpr size_t kLeast = 72;  // of a layer's path the middle says most, too
   const std::string what = what_of(group);
   std::string place = group.place;
   const size_t room = kWidth - std::min(kWidth, count_characters(figures));
@@ -655,16 +656,10 @@ Told tell_of(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu
   return told;
 }
 
-// Returns train.py:88 main of /home/me/train.py:88 main.
-std::string short_place(const std::string& place) {
-  return place.substr(place.rfind('/', place.find(' ')) + 1);
-}
-
 std::string reads_text(const ZeroReads& reads) {
-  return fmt::format(
-      "read back, not known: {} value{}, first in {}{}", reads.count, reads.count == 1 ? "" : "s",
-      printable(reads.first_op),
-      reads.first_place.empty() ? "" : " at " + printable(short_place(reads.first_place)));
+  return fmt::format("read back, not known: {} value{}, first in {}{}", reads.count,
+                     reads.count == 1 ? "" : "s", printable(reads.first_op),
+                     reads.first_place.empty() ? "" : " at " + short_place(reads.first_place));
 }
 
 std::string libraries_text(const std::string& libraries) {

@@ -301,16 +301,26 @@ def begin():
             for name, one in state.items():
                 tell_state(optimizer, parameter, slot + (b"." if slot else b"") + encode(str(name)), one)
 
+    def tell_states(optimizer):
+        name = encode(type(optimizer).__name__)
+        for parameter, state in optimizer.state.items():
+            if isinstance(parameter, Tensor):
+                tell_state(name, parameter, b"", state)
+
     @silent
     def after_step(optimizer, arguments, keywords):
         known = find(optimizers, optimizer)
         if known is None or not is_due(known.steps) and known.states == len(optimizer.state):
             return
         known.states = len(optimizer.state)
-        name = encode(type(optimizer).__name__)
-        for parameter, state in optimizer.state.items():
-            if isinstance(parameter, Tensor):
-                tell_state(name, parameter, b"", state)
+        tell_states(optimizer)
+
+    def tell_all_states():
+        """Those that were replaced since, by ones on another device, say."""
+        for known in list(optimizers.values()):
+            optimizer = known()
+            if optimizer is not None:
+                tell_states(optimizer)
 
     # Copies and pickles of modules register nothing, and moving a module replaces its buffers.
     # Programs ask for train() or eval() where they have made their model.
@@ -450,7 +460,7 @@ def begin():
 
     @atexit.register
     def at_end():
-        for last_look in [scan_all, lambda: holders.look(at_exit=True)] + ([profiled.describe_others] if profiled else []):
+        for last_look in [scan_all, tell_all_states, lambda: holders.look(at_exit=True)] + ([profiled.describe_others] if profiled else []):
             try:
                 last_look()
             except Exception:

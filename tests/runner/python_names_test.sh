@@ -78,6 +78,13 @@ assert layers["aten::embedding", 4 * 8 * 32 * 64] == {"embedding"}, layers
 sums = layers["aten::add", 4 * 8 * 32 * 64]
 assert sums and all(layer.startswith("blocks.") for layer in sums), layers'
 done
+run -- "$python" "$program" moved_states
+check "moved states: exit status" equal "$?" 0
+check "moved states: names" named_rightly cpu 0
+check "what a closure keeps is not the optimizer's" python3 -c '
+import json
+rows = json.load(open("report.json"))["end"]["devices"][0]["rows"]
+assert [row["module"] for row in rows if row["op"] == "aten::mul" and row["bytes"] == 4 << 16] == [""] * 5, rows'
 run -- "$python" "$program" threads
 check "threads: exit status" equal "$?" 0
 check "threads: names" named_rightly cpu 0
@@ -124,6 +131,35 @@ for mode in checkpointed compiled_parts scripted; do
   check "$mode: exit status" equal "$?" 0
   check "$mode: names" named_rightly cpu
 done
+# By layer, what networks with checkpoints keep is what they keep without, and what is recomputed.
+run -- "$python" "$program" random_checkpoints
+check "random checkpoints: exit status" equal "$?" 0
+check "random checkpoints: layers, roles, and what is recomputed" python3 - <<'PYTHON'
+import collections, json, re
+told, networks = collections.Counter(), collections.defaultdict(set)
+for line in open("out"):
+    name, layer, recomputed, size = line.split()
+    told[f"{name}.{layer}", recomputed == "True"] += int(size)
+    networks[re.match(r"Seed\d+", name).group()].add(name)
+found, roles = collections.Counter(), collections.defaultdict(collections.Counter)
+for row in json.load(open("report.json"))["end"]["devices"][0]["rows"]:
+    name, _, layer = row["module"].partition(".")
+    roles[name][row["role"], row["recomputed"]] += row["bytes"]
+    if row["anonymous"]:
+        found[row["module"], row["recomputed"]] += row["bytes"]
+        assert row["phase"] == "forward", row
+wrong = [f"{layer}{', recomputed' * again}: {found[layer, again]}, not {told[layer, again]}"
+         for layer, again in sorted({*told, *found}) if found[layer, again] != told[layer, again]]
+for seed, ways in networks.items():
+    without = roles[f"{seed}without"]
+    for name in sorted(ways):
+        first = {role: size for (role, again), size in roles[name].items() if not again}
+        if first != {role: size for (role, again), size in without.items()}:
+            wrong.append(f"{name}: {first}, without checkpoints {without}")
+assert len(networks) == 10 and any(again for _, again in told), networks
+print("\n".join(wrong))
+raise SystemExit(bool(wrong))
+PYTHON
 # Inductor compiles C++ for half a minute.
 if [[ -z "${MEMLEDGER_FULL:-}" ]]; then
   :
