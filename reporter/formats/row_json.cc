@@ -39,7 +39,9 @@ void add_row_members(JsonRow& json, const ReportRow& row) {
       .add("phase_inferred", row.phase_inferred)
       .add("adopted", row.adopted)
       .add("where", row.where.empty() ? Json(nullptr) : Json(row.where))
+      .add("called_from", row.called_from.empty() ? Json(nullptr) : Json(row.called_from))
       .add("used_as_parameter", row.used_as_parameter)
+      .add("requires_grad", or_null(row.requires_grad))
       .add("thread", row.thread == 0 ? Json(nullptr) : Json(row.thread))
       .add("stream", or_null(row.stream))
       .add("pool",

@@ -44,6 +44,8 @@ struct ProgramName {
   Role role = Role::kTensor;
   std::string module;  // see NamedTensor::module
   TiedEmbedding tied;  // of a parameter
+  // Inside another tensor, a DTensor, which alone knows whether it requires grad.
+  bool is_part = false;
 };
 
 struct LivingName : ProgramName {

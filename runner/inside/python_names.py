@@ -26,9 +26,9 @@ class Books:
         for name, arguments in {
             "add_module": (number, text),
             "add_part": (number, text, number),
-            "add_tensor": (number, text, ctypes.c_int, tensor),
+            "add_tensor": (number, text, ctypes.c_int, ctypes.c_int, tensor),
             "end_module": (number,),
-            "add_trained": (text, tensor),
+            "add_trained": (text, ctypes.c_int, tensor),
             "add_gradient": (tensor, tensor),
             "add_state": (text, tensor, text, tensor),
             "add_found": (number, ctypes.c_int, text, text),
@@ -186,7 +186,7 @@ def begin():
             return
         name = encode(name)
         for suffix, cdata in parts_of(tensor):
-            books.add_tensor(number, name + suffix, role, cdata)
+            books.add_tensor(number, name + suffix, role, cdata != tensor._cdata, cdata)
         if type(tensor) not in plain:
             tell_gradient(tensor)
 
@@ -285,7 +285,7 @@ def begin():
         for i, group in enumerate(optimizer.param_groups):
             for j, parameter in enumerate(group["params"]):
                 for suffix, cdata in parts_of(parameter):
-                    books.add_trained(b"param%d.%d" % (i, j) + suffix, cdata)
+                    books.add_trained(b"param%d.%d" % (i, j) + suffix, cdata != parameter._cdata, cdata)
 
     def tell_state(optimizer, parameter, slot, state):
         if isinstance(state, Tensor):

@@ -52,15 +52,15 @@ void add_module(uint64_t module, const char* type) { ToldNames::global().add_mod
 void add_part(uint64_t whole, const char* name, uint64_t part) {
   ToldNames::global().add_part(whole, name, part);
 }
-void add_tensor(uint64_t module, const char* name, int role, void* tensor) {
+void add_tensor(uint64_t module, const char* name, int role, int is_part, void* tensor) {
   const Borrowed borrowed(tensor);
   ToldNames::global().add_tensor(module, name, role == 0 ? Role::kParameter : Role::kBuffer,
-                                 *borrowed);
+                                 *borrowed, is_part != 0);
 }
 void end_module(uint64_t module) { ToldNames::global().end_module(module); }
-void add_trained(const char* place, void* parameter) {
+void add_trained(const char* place, int is_part, void* parameter) {
   const Borrowed borrowed(parameter);
-  ToldNames::global().add_trained(place, *borrowed);
+  ToldNames::global().add_trained(place, *borrowed, is_part != 0);
 }
 void add_gradient(void* parameter, void* gradient) {
   const Borrowed owner(parameter);
