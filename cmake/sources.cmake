@@ -132,6 +132,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   text/names.cc
   text/output.cc
   text/shape.cc
+  text/table_names.cc
   text/utf8.cc
   tracker/courtesy/courtesy.cc
   tracker/courtesy/yielded_bytes.cc

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <vector>
 
 // Makes names that a user, a program or a file chose harmless where they are shown. JSON keeps them
 // exact (text/json.h).
@@ -17,15 +16,6 @@ std::string printable(std::string_view text);
 // Returns `text` printable and short enough for a table: beyond `most` characters, … replaces the
 // middle.
 std::string table_name(std::string_view text, size_t most = 200);
-
-// Names that are shown beside each other, and how many characters each may have.
-struct NameInTable {
-  std::string text;
-  size_t most = 200;
-};
-// Returns them as table_name() does, but so that names which differ still do: such show where they
-// begin to differ, or the whole.
-std::vector<std::string> table_names(const std::vector<NameInTable>& names);
 
 // Returns how many characters of UTF-8 `text` has.
 size_t count_characters(std::string_view text);

@@ -16,6 +16,7 @@
 #include "registry/core/foreign_libraries.h"
 #include "registry/core/loaded_libraries.h"
 #include "registry/core/lock.h"
+#include "registry/hooks/calling_frame.h"
 #include "registry/hooks/inlined_calls.h"
 #include "registry/hooks/python_stack.h"
 #include "registry/second_copy/copies.h"

@@ -55,10 +55,4 @@ class StackSampler {
   static core::StackId joined(core::StackId own, core::StackId of_operator) noexcept;
 };
 
-// Returns the innermost frame of the program's own code behind a line of a library's, both with
-// lines: of what lies in no folder of packages (Python), or in the program's file and no source of
-// another project's (C++). Empty where the program's line (program_frame) is no library's, or where
-// no such frame is known. Cost and exceptions as of program_frame().
-StackFrame calling_frame(uint32_t stack);
-
 }  // namespace memledger

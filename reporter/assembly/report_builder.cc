@@ -9,7 +9,7 @@
 
 #include "registry/core/ascending.h"
 #include "registry/core/huge_pages.h"
-#include "registry/hooks/stack_sampler.h"
+#include "registry/hooks/calling_frame.h"
 #include "registry/stacks.h"
 #include "reporter/assembly/memory_maps.h"
 #include "reporter/names/program_name.h"

@@ -16,6 +16,7 @@
 #include "reporter/names/program_name.h"
 #include "text/bytes.h"
 #include "text/names.h"
+#include "text/table_names.h"
 
 namespace memledger {
 namespace {
