@@ -187,6 +187,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   runner/inside/failure_holders.cc
   runner/inside/holders.cc
   runner/inside/interrupted_call.cc
+  runner/inside/checkpointed.cc
   runner/inside/kept_results.cc
   runner/inside/measure.cc
   runner/inside/measured_values.cc

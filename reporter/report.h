@@ -127,6 +127,9 @@ struct ReportRow : Birthplace {
   // A report of a run, at the end of a Python program: the variable that leads to an anonymous
   // row, or the node of which graph has saved it: losses[3]. Empty: not known.
   std::string held_by;
+  // A report of a run, in a Python program: activation checkpointing has kept it, to compute what
+  // follows again within backward.
+  bool checkpointed = false;
   std::string where;  // the program's line: train.cc:42 main; empty if no stack was taken
   // Where that is a library's line, the innermost one of the program's own code; empty: not known.
   std::string called_from;

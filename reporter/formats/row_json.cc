@@ -32,6 +32,7 @@ void add_row_members(JsonRow& json, const ReportRow& row) {
       .add("op", row.op)
       .add("autograd_node", row.autograd_node)
       .add("recomputed", row.recomputed)
+      .add("checkpointed", row.checkpointed)
       .add("forward_op", row.forward_op)
       .add("forward_label", row.forward_label)
       .add("label", row.label)

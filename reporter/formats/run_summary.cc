@@ -53,8 +53,8 @@ class Sorter {
   PartOfRow part_of(const ReportRow& row) const {
     switch (row.role) {
       case Role::kParameter:
-        return {row.anonymous && are_parameters_told_ ? Part::kLeaves : Part::kParameters,
-                row.anonymous};
+        if (!row.anonymous || !are_parameters_told_) return {Part::kParameters, row.anonymous};
+        return {is_result_of_layer(row) ? Part::kActivations : Part::kLeaves, true};
       case Role::kBuffer:
         return {is_cache(row) ? Part::kCaches : Part::kBuffers};
       case Role::kGradient:
@@ -62,11 +62,13 @@ class Sorter {
       case Role::kOptimizerState:
         return {Part::kOptimizerState};
       case Role::kInput:
+        if (row.anonymous && row.checkpointed && !is_from_outside(row)) return {Part::kActivations};
         return {Part::kInputs};
       default:
         break;
     }
     if (is_cache(row)) return {Part::kCaches};
+    if (row.checkpointed && !is_from_outside(row)) return {Part::kActivations};
     if (is_buffer_of_compiled_code(row)) return {Part::kCompiled, true};
     if (row.storage_kind != StorageKind::kTensor) return {Part::kWorkspaces};
     if (is_bucket(row)) return {Part::kBuckets, true};
@@ -89,6 +91,11 @@ class Sorter {
   }
 
  private:
+  // Of a leaf: whether a layer has computed it, a frozen embedding say, and the program asked for
+  // its gradient.
+  static bool is_result_of_layer(const ReportRow& row) {
+    return !row.adopted && (row.checkpointed || !row.module.empty()) && !is_from_outside(row);
+  }
   // Whether the program itself calls it a cache of keys or values: model.layers.3.k_cache, or, of
   // the variable that holds it, past_key_values[3][0].
   static bool is_cache(const ReportRow& row) {
@@ -468,7 +475,7 @@ struct Composition {
   std::array<int64_t, kParts> bytes{};
   OfParameters parameters;
   std::array<int64_t, kParts> inferred{};
-  int64_t recomputed = 0;
+  int64_t recomputed = 0, checkpointed = 0;  // of activations
   std::array<Layers, kParts> layers;
   std::array<Layers, kParts> dtypes;
   int64_t nameless = 0;
@@ -488,7 +495,10 @@ Composition compose(const DeviceReport& rows, const RunOfDevice& run) {
     }
     const auto index = static_cast<size_t>(part.part);
     result.bytes[index] += bytes;
-    if (row.recomputed && part.part == Part::kActivations) result.recomputed += bytes;
+    if (part.part == Part::kActivations) {
+      result.recomputed += row.recomputed ? bytes : 0;
+      result.checkpointed += row.checkpointed ? bytes : 0;
+    }
     if (part.inferred) result.inferred[index] += bytes;
     if (row.dtype) result.dtypes[index][dtype_name(*row.dtype)] += bytes;
     std::string layer = layer_of(row);
@@ -545,6 +555,9 @@ std::string composition_text(const Composition& composition, bool with_layers) {
     }
     if (part == Part::kParameters)
       text += frozen_text(composition.parameters, composition.bytes[i]);
+    if (part == Part::kActivations && composition.checkpointed > 0)
+      text +=
+          fmt::format(", of it held for checkpoints {}", readable_size(composition.checkpointed));
     if (part == Part::kActivations && composition.recomputed > 0)
       text +=
           fmt::format(", of it recomputed in backward {}", readable_size(composition.recomputed));
@@ -641,7 +654,8 @@ std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
   marked.where.clear();
   marked.called_from.clear();
   marked.module = with_mark(row.module);
-  const std::string made_by = producer(marked);
+  std::string made_by = producer(marked);
+  if (row.checkpointed && part.part == Part::kActivations) made_by += " held for a checkpoint";
   take_number_out(group, row.module, made_by.empty() ? "made outside operators" : made_by);
   return "made " + made_by + '\n' + group.shape + '\n' + group.dtype;
 }

@@ -31,6 +31,7 @@ class Books:
             "add_trained": (text, ctypes.c_int, tensor),
             "add_gradient": (tensor, tensor),
             "add_state": (text, tensor, text, tensor),
+            "add_checkpointed": (tensor,),
             "add_found": (number, ctypes.c_int, text, text),
             "end_search": (),
             "begin_label": (text,),
@@ -410,28 +411,55 @@ def begin():
 
         setattr(kind, name, called)
 
+    def note_inputs(kind, name, inputs_of):
+        """Tells of tensors that a function, a static method, keeps for backward to begin with."""
+        function = kind.__dict__[name].__func__
+
+        @functools.wraps(function)
+        def called(*arguments):
+            if not is_compiling():
+                try:
+                    for tensor in inputs_of(*arguments):
+                        if isinstance(tensor, Tensor):
+                            for _, cdata in parts_of(tensor):
+                                books.add_checkpointed(cdata)
+                except Exception:
+                    pass
+            return function(*arguments)
+
+        setattr(kind, name, staticmethod(called))
+
     def watch_wrappers():
         """At their first use that is seen: they are imported long after torch, or never."""
         for wrapper in list(unwatched):
-            module, name, function, tell = wrapper
+            module, name, watch = wrapper
             kind = getattr(sys.modules.get(module), name, None)
             if kind is not None:
                 unwatched.remove(wrapper)
-                tell_after(kind, function, tell)
+                watch(kind)
 
     unwatched = [
         (
             "torch.distributed.fsdp._fully_shard._fsdp_param",
             "FSDPParam",
-            "to_unsharded",
-            lambda self, arguments, result: tell_gathered(self),
+            lambda kind: tell_after(kind, "to_unsharded", lambda self, arguments, result: tell_gathered(self)),
         ),
         # A device_map: puts parameters on their devices past all hooks.
         (
             "accelerate.hooks",
             "AlignDevicesHook",
-            "init_hook",
-            lambda self, arguments, result: scan(arguments[0], set()),
+            lambda kind: tell_after(kind, "init_hook", lambda self, arguments, result: scan(arguments[0], set())),
+        ),
+        # Activation checkpointing, of both kinds: they save all tensors that they are given.
+        (
+            "torch.utils.checkpoint",
+            "CheckpointFunction",
+            lambda kind: note_inputs(kind, "forward", lambda ctx, function, preserve, *inputs: inputs),
+        ),
+        (
+            "torch.utils.checkpoint",
+            "_NoopSaveInputs",
+            lambda kind: note_inputs(kind, "setup_context", lambda ctx, inputs, output: inputs),
         ),
     ]
     tell_after(

@@ -31,6 +31,7 @@
 #include "reporter/last_out_of_memory.h"
 #include "reporter/mem_reporter.h"
 #include "runner/inside/cache_at_peak.h"
+#include "runner/inside/checkpointed.h"
 #include "runner/inside/failure_holders.h"
 #include "runner/inside/holders.h"
 #include "runner/inside/kept_results.h"
@@ -356,6 +357,8 @@ void collect(CollectedRun& all, const ReportOptions& options) {
   add_holders_to(all.last);
   Report baseline = reporter.collect_at(all.steps.baseline, options);
   name_workspaces({&all.peaks, &all.last, &baseline});
+  for (Report* const report : {&all.peaks, &all.last, &baseline, &all.end})
+    mark_checkpointed(*report);
   all.run.holders_unknown = has_searcher() && !looked_up_holders();
   all.run.steps = all.steps.steps;
   all.run.baseline_step = all.steps.baseline_step;
