@@ -181,13 +181,13 @@ set(MEMLEDGER_INSIDE_SOURCES
   reporter/formats/run_summary.cc
   runner/inside/cache_at_peak.cc
   runner/inside/calibrate.cc
+  runner/inside/checkpointed.cc
   runner/inside/demand_thread.cc
   runner/inside/end_calls.cc
   runner/inside/exec_calls.cc
   runner/inside/failure_holders.cc
   runner/inside/holders.cc
   runner/inside/interrupted_call.cc
-  runner/inside/checkpointed.cc
   runner/inside/kept_results.cc
   runner/inside/measure.cc
   runner/inside/measured_values.cc

@@ -91,7 +91,7 @@ class Sorter {
   }
 
  private:
-  // Of a leaf: whether a layer has computed it, a frozen embedding say, and the program asked for
+  // Whether a layer has computed the leaf, a frozen embedding say, and the program asked for
   // its gradient.
   static bool is_result_of_layer(const ReportRow& row) {
     return !row.adopted && (row.checkpointed || !row.module.empty()) && !is_from_outside(row);

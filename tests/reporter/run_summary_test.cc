@@ -176,6 +176,24 @@ TEST_CASE("frozen and trainable parameters are two figures, adapters a third") {
   CHECK(parameters.adapter_bytes == 3 * kMiB);
 }
 
+TEST_CASE("what checkpointing holds is an activation, and so is a layer's result that is a leaf") {
+  Training training;
+  ReportRow& held = training.anonymous("aten::add", Phase::kOther, 6 * kMiB);
+  held.role = Role::kInput;
+  held.module = "h.0";
+  held.checkpointed = true;
+  ReportRow& embedded = training.anonymous("aten::embedding", Phase::kForward, 3 * kMiB);
+  embedded.role = Role::kParameter;
+  embedded.module = "embedding";
+  ReportRow& data = training.anonymous("aten::randn", Phase::kOther, 2 * kMiB);
+  data.checkpointed = true;  // stays an input
+  const std::string text = run_summary(training.run(), 40);
+  CHECK(contains(on_one_line(text),
+                 "inputs 8.00M, activations 108.00M, of it held for checkpoints 6.00M ("));
+  CHECK(contains(text, "aten::add [input of h.0] held for a checkpoint\n"));
+  CHECK(!is_in(text, "leaves"));
+}
+
 TEST_CASE("caches of keys and values are named where the program calls them so") {
   Training training;
   training.named("layers.0.attention.k_cache", Role::kBuffer, "layers.0.attention", 6 * kMiB);
