@@ -53,6 +53,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/core/thread_context.cc
   registry/hooks/before_resets.cc
   registry/hooks/block_hooks.cc
+  registry/hooks/calling_frame.cc
   registry/hooks/cpu_allocator.cc
   registry/hooks/cuda_allocator.cc
   registry/hooks/external_storages.cc

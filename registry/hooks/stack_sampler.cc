@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <string_view>
@@ -16,7 +15,6 @@
 #include "registry/core/foreign_libraries.h"
 #include "registry/core/loaded_libraries.h"
 #include "registry/core/lock.h"
-#include "registry/hooks/calling_frame.h"
 #include "registry/hooks/inlined_calls.h"
 #include "registry/hooks/python_stack.h"
 #include "registry/second_copy/copies.h"
@@ -144,7 +142,7 @@ struct FramesOfAddress {
 struct Symbols {
   core::Lock lock;
   std::map<void*, FramesOfAddress> known;
-  std::map<uint32_t, StackFrame> of_program, calling;  // by stack
+  std::map<uint32_t, StackFrame> of_program;  // by stack
 };
 
 Symbols& symbols() {
@@ -189,27 +187,25 @@ StackFrame program_frame_of_python(const std::vector<void*>& addresses) {
 // Returns each address's frames, at least one.
 std::vector<FramesOfAddress> look_up(const std::vector<void*>& addresses);
 
-bool is_own(const StackFrame& exact_frame) {
-  return exact_frame.line > 0 && !is_foreign_source(exact_frame.file) &&
-         !is_of_memledger(exact_frame);
+// Returns null where none of them is the program's own.
+const StackFrame* own_frame(const std::vector<StackFrame>& exact_frames) {
+  const auto own =
+      std::find_if(exact_frames.begin(), exact_frames.end(), [](const StackFrame& frame) {
+        return frame.line > 0 && !is_foreign_source(frame.file) && !is_of_memledger(frame);
+      });
+  return own == exact_frames.end() ? nullptr : &*own;
 }
 
-// The frames of the program's stack, innermost first, as far as they may be its own.
-template <typename Visit>
-void for_each_own_frame(uint32_t stack, const Visit& visit) {
+StackFrame find_program_frame(uint32_t stack) {
   OwnAddresses own{stack_addresses(stack)};
+  if (!own.addresses.empty() && PythonStack::has(own.addresses.front()))
+    return program_frame_of_python(own.addresses);
   core::for_each_loaded_library(&OwnAddresses::remove_of, &own);
   std::vector<FramesOfAddress> found = look_up(own.addresses);
-  const size_t all = found.size();
   remove_memledger(found);
-  own.addresses.erase(own.addresses.begin(),
-                      own.addresses.begin() + static_cast<std::ptrdiff_t>(all - found.size()));
-  for (size_t i = 0; i < found.size(); ++i) {
-    const FramesOfAddress& at = found[i];
+  for (const FramesOfAddress& at : found) {
     if (at.exact) {
-      for (const StackFrame& frame : at.frames) {
-        if (is_own(frame) && visit(frame, own.addresses[i])) return;
-      }
+      if (const StackFrame* const frame = own_frame(at.frames)) return *frame;
       continue;
     }
     StackFrame frame = at.frames.back();
@@ -219,88 +215,9 @@ void for_each_own_frame(uint32_t stack, const Visit& visit) {
       frame.file.clear();
       frame.line = 0;
     }
-    if (visit(frame, own.addresses[i])) return;
+    return frame;
   }
-}
-
-bool is_python_stack(const std::vector<void*>& addresses) {
-  return !addresses.empty() && PythonStack::has(addresses.front());
-}
-
-StackFrame find_program_frame(uint32_t stack) {
-  if (const std::vector<void*> addresses = stack_addresses(stack); is_python_stack(addresses))
-    return program_frame_of_python(addresses);
-  StackFrame result;
-  for_each_own_frame(stack, [&](const StackFrame& frame, const void*) {
-    result = frame;
-    return true;
-  });
-  return result;
-}
-
-// Where the program's file is loaded: the libraries that it links or opens have names.
-struct ProgramImage {
-  std::vector<std::pair<uintptr_t, uintptr_t>> segments;
-
-  static int add(dl_phdr_info* library, size_t /*size*/, void* image) {
-    if (library->dlpi_name != nullptr && *library->dlpi_name != '\0') return 0;
-    for (int i = 0; i < library->dlpi_phnum; ++i) {
-      const auto& segment = library->dlpi_phdr[i];
-      const uintptr_t begin = library->dlpi_addr + segment.p_vaddr;
-      if (segment.p_type == PT_LOAD)
-        static_cast<ProgramImage*>(image)->segments.emplace_back(begin, begin + segment.p_memsz);
-    }
-    return 1;  // the program comes first
-  }
-  bool has(const void* address) const {
-    const auto at = reinterpret_cast<uintptr_t>(address) - 1;  // of the call
-    return std::any_of(segments.begin(), segments.end(), [at](const auto& segment) {
-      return segment.first <= at && at < segment.second;
-    });
-  }
-};
-
-bool has_part(const std::string& path, std::initializer_list<const char*> parts) {
-  return std::any_of(parts.begin(), parts.end(),
-                     [&path](const char* part) { return path.find(part) != std::string::npos; });
-}
-
-// Where build systems and package managers put the sources of other projects.
-bool is_source_of_library(const std::string& file) {
-  return file.rfind("external/", 0) == 0 ||
-         has_part(file, {"/usr/local/include/", "/_deps/", "/external/", "/third_party/",
-                         "/vcpkg_installed/", "/.conan"});
-}
-
-StackFrame find_calling_frame(uint32_t stack) {
-  constexpr const char* kPackages = "-packages/";
-  StackFrame first, result;
-  if (const std::vector<void*> addresses = stack_addresses(stack); is_python_stack(addresses)) {
-    for (void* const address : addresses) {
-      StackFrame frame = PythonStack::frame_at(address);
-      if (frame.line == 0 || PythonStack::is_foreign(frame)) continue;
-      const bool is_own = !has_part(frame.file, {kPackages});
-      if (first.line == 0) {
-        if (is_own) return {};
-        first = std::move(frame);
-      } else if (is_own) {
-        return frame;
-      }
-    }
-    return {};
-  }
-  ProgramImage program;
-  core::for_each_loaded_library(&ProgramImage::add, &program);
-  bool is_first = true;
-  for_each_own_frame(stack, [&](const StackFrame& frame, const void* address) {
-    const bool is_own = program.has(address) && !is_source_of_library(frame.file);
-    const bool is_known = frame.line > 0;
-    if (is_first && (is_own || !is_known)) return true;  // no library's line
-    is_first = false;
-    if (is_own && is_known) result = frame;
-    return is_own && is_known;
-  });
-  return result;
+  return {};
 }
 
 }  // namespace
@@ -565,29 +482,16 @@ std::vector<FramesOfAddress> look_up(const std::vector<void*>& addresses) {
 
 }  // namespace
 
-namespace {
-
-StackFrame remembered(std::map<uint32_t, StackFrame> Symbols::*frames, uint32_t stack,
-                      StackFrame (*find)(uint32_t)) {
+StackFrame program_frame(uint32_t stack) {
   {
     const core::LockHolder hold(symbols().lock);
-    const auto known = (symbols().*frames).find(stack);
-    if (known != (symbols().*frames).end()) return known->second;
+    const auto known = symbols().of_program.find(stack);
+    if (known != symbols().of_program.end()) return known->second;
   }
-  StackFrame result = find(stack);
+  StackFrame result = find_program_frame(stack);
   const core::LockHolder hold(symbols().lock);
-  (symbols().*frames).try_emplace(stack, result);
+  symbols().of_program.try_emplace(stack, result);
   return result;
-}
-
-}  // namespace
-
-StackFrame program_frame(uint32_t stack) {
-  return remembered(&Symbols::of_program, stack, &find_program_frame);
-}
-
-StackFrame calling_frame(uint32_t stack) {
-  return remembered(&Symbols::calling, stack, &find_calling_frame);
 }
 
 }  // namespace memledger
