@@ -37,9 +37,8 @@ struct ProgramImage {
 };
 
 bool has_part(const std::string& path, std::initializer_list<const char*> parts) {
-  return std::any_of(parts.begin(), parts.end(), [&path](const char* part) {
-    return path.find(part) != std::string::npos;
-  });
+  return std::any_of(parts.begin(), parts.end(),
+                     [&path](const char* part) { return path.find(part) != std::string::npos; });
 }
 
 // Headers, and where build systems and package managers put the sources of other projects.

@@ -438,10 +438,13 @@ class Builder {
     }
   }
 
-  static void add_place(ReportRow& row, uint32_t stack) {
+  // Millions of rows have few stacks.
+  void add_place(ReportRow& row, uint32_t stack) const {
     if (stack == 0) return;
-    row.where = to_string(program_frame(stack));
-    row.called_from = to_string(calling_frame(stack));
+    const auto [known, is_new] = places_.try_emplace(stack);
+    if (is_new) known->second = {to_string(program_frame(stack)), to_string(calling_frame(stack))};
+    row.where = known->second.first;
+    row.called_from = known->second.second;
   }
 
   static void add_external(DeviceReport& report, const ReportRow& row) {
@@ -587,7 +590,9 @@ class Builder {
     row.storage_id = storage.id;
     static_cast<Birthplace&>(row) = storage;
     add_place(row, storage.stack);
-    if (storage.used_as_parameter && row.role == Role::kParameter) row.requires_grad = true;
+    // It may have been frozen since.
+    const bool is_unknown = row.role == Role::kParameter && !row.requires_grad.has_value();
+    if (is_unknown && storage.used_as_parameter) row.requires_grad = true;
     row.used_as_parameter = storage.used_as_parameter;
     row.storage_kind = storage.kind;
     if (const DeviceSegment* const segment = segment_of(storage)) {
@@ -723,7 +728,8 @@ class Builder {
   const Snapshot& snapshot_;
   AnonymousNumbers& numbers_;
   const std::map<uint64_t, const NamedTensorFacts*> parameters_;
-  mutable std::unordered_map<std::string_view, std::string> parts_;  // by label
+  mutable std::unordered_map<std::string_view, std::string> parts_;                   // by label
+  mutable std::unordered_map<uint32_t, std::pair<std::string, std::string>> places_;  // by stack
   std::vector<std::pair<uint64_t, const NamedTensorFacts*>> by_storage_;
   std::vector<const NamedTensorFacts*> elsewhere_;  // no row in the registry
   std::set<uintptr_t> named_externals_;             // by address

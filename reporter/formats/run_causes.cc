@@ -310,10 +310,10 @@ std::string cache_text(const RunReport& run, const RunOfDevice& device) {
     text += fmt::format(", {} in private pools, which goes back only with their CUDA graphs",
                         readable_size(cache.private_bytes));
   }
-  text += streams_text(cache);
   return text +
          ", of which memledger dry-run measures what expandable_segments and max_split_size_mb "
-         "save";
+         "save" +
+         streams_text(cache);
 }
 
 std::string pinned_text(const PinnedOfRun& pinned) {

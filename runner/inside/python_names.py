@@ -182,12 +182,12 @@ def begin():
                 parts += [(suffix + inner, cdata) for inner, cdata in parts_of(part)]
             return parts
 
-    def tell_tensor(number, name, role, tensor):
+    def tell_tensor(number, name, role, tensor, is_copy=False):
         if not isinstance(tensor, Tensor):
             return
         name = encode(name)
         for suffix, cdata in parts_of(tensor):
-            books.add_tensor(number, name + suffix, role, cdata != tensor._cdata, cdata)
+            books.add_tensor(number, name + suffix, role, is_copy or cdata != tensor._cdata, cdata)
         if type(tensor) not in plain:
             tell_gradient(tensor)
 
@@ -380,7 +380,8 @@ def begin():
                 for (its_module, name, copy), *others in of_storage.values():
                     if others:
                         its_module, name, several = module, together % several, several + 1
-                    tell_tensor(number_of(its_module), "%s.replica_%d" % (name, i), role, copy)
+                    # Under no_grad a copy does not require grad, whatever its parameter does.
+                    tell_tensor(number_of(its_module), "%s.replica_%d" % (name, i), role, copy, is_copy=True)
 
     def tell_after(kind, name, tell):
         function = kind.__dict__[name]
