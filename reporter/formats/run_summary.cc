@@ -573,6 +573,7 @@ struct Group {
   std::string what;
   size_t number_at = std::string::npos;  // where `what` lacks its number
   std::string place;
+  bool lines_differ = false;  // so that none is shown
   std::string shape, dtype;
   std::string held_by;  // of the first row that tells, without its index where several differ
   int64_t bytes = 0;
@@ -673,8 +674,9 @@ std::string holder_text(const Group& group) {
   return group.held_by.empty() ? "" : ", held by " + table_name(group.held_by);
 }
 
-// Collects rows in groups. Rows of one kind whose lines were not noted are of the group that has a
-// line, where that is the only one: lines are sampled.
+// Collects rows in groups. Those without a name are apart where their lines differ; such whose
+// lines were not noted are of the group that has a line, where that is the only one: lines are
+// sampled.
 class Grouper {
  public:
   // `sign` -1: takes its bytes away. Rows of the storages `left_out` are passed over.
@@ -708,8 +710,8 @@ class Grouper {
 
  private:
   void add(const ReportRow& row, int sign, const std::string& key, Group described) {
-    const auto [entry, is_new] =
-        index_of_.try_emplace(key + '\n' + described.place, groups_.size());
+    const std::string line = row.anonymous ? '\n' + described.place : "";
+    const auto [entry, is_new] = index_of_.try_emplace(key + line, groups_.size());
     const int64_t bytes = *row.nbytes;
     if (is_new) {
       kinds_[key].push_back(groups_.size());
@@ -734,6 +736,9 @@ class Grouper {
     group.bytes += more.bytes;
     group.count += more.count;
     add_holder(group, more.held_by);
+    if (group.place.empty() && !group.lines_differ) group.place = more.place;
+    group.lines_differ = group.lines_differ || (!more.place.empty() && group.place != more.place);
+    if (group.lines_differ) group.place.clear();
     group.same_size = group.same_size && more.same_size && group.each == more.each;
     if (group.first_number >= 0) {
       group.first_number = std::min(group.first_number, more.first_number);

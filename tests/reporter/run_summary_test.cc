@@ -242,6 +242,24 @@ TEST_CASE("rows whose lines were not sampled are of the only line of their kind"
   CHECK(contains(two, "aten::gelu [forward]\n"));
 }
 
+TEST_CASE("named rows are one line wherever they were made, with the place that all agree on") {
+  const auto with_lines = [](const char* second, const char* third) {
+    Training training;
+    int number = 0;
+    for (const char* const line : {"", "model.cc:20 main", second, third}) {
+      const std::string name = fmt::format("m.{}.weight", number++);
+      training.named(name, Role::kParameter, "m", 64 * kMiB).where = line;
+    }
+    return run_summary(training.run(), 40);
+  };
+  const std::string agreed = with_lines("", "model.cc:20 main");
+  CHECK(contains(agreed, "256.00M  4 x 64.00M "));
+  CHECK(contains(agreed, ".weight at model.cc:20 main\n"));
+  const std::string differ = with_lines("model.cc:30 main", "model.cc:20 main");
+  CHECK(contains(differ, "256.00M  4 x 64.00M "));
+  CHECK(contains(differ, "m.0…3.weight\n"));
+}
+
 TEST_CASE("many layers are told by the module that they are in, one that differs by itself") {
   Training training;
   const auto activation = [&](const std::string& layer, int64_t mebibytes) {
