@@ -53,6 +53,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/core/thread_context.cc
   registry/hooks/before_resets.cc
   registry/hooks/block_hooks.cc
+  registry/hooks/calling_frame.cc
   registry/hooks/cpu_allocator.cc
   registry/hooks/cuda_allocator.cc
   registry/hooks/external_storages.cc
@@ -133,6 +134,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   text/output.cc
   text/places.cc
   text/shape.cc
+  text/table_names.cc
   text/utf8.cc
   tracker/courtesy/courtesy.cc
   tracker/courtesy/yielded_bytes.cc
@@ -181,6 +183,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   reporter/formats/run_summary.cc
   runner/inside/cache_at_peak.cc
   runner/inside/calibrate.cc
+  runner/inside/checkpointed.cc
   runner/inside/demand_thread.cc
   runner/inside/end_calls.cc
   runner/inside/exec_calls.cc

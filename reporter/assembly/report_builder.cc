@@ -12,6 +12,7 @@
 
 #include "registry/core/ascending.h"
 #include "registry/core/huge_pages.h"
+#include "registry/hooks/calling_frame.h"
 #include "registry/stacks.h"
 #include "reporter/assembly/memory_maps.h"
 #include "reporter/names/program_name.h"
@@ -97,6 +98,7 @@ ReportRow row_of(const NamedTensorFacts& tensor, RowKind kind) {
   row.module = tensor.module;
   if (tensor.shape.has_value()) row.shape.emplace(tensor.shape->begin(), tensor.shape->end());
   row.dtype = tensor.dtype;
+  row.requires_grad = tensor.requires_grad;
   row.storage_offset_bytes = tensor.offset_bytes;
   row.extent_bytes = tensor.extent_bytes;
   return row;
@@ -117,11 +119,13 @@ std::vector<ReportRow> rows_of(std::vector<const NamedTensorFacts*> tensors, Rol
   };
   std::unordered_map<uintptr_t, NamesOfRow> rows_of_tensors;
   std::optional<int64_t> references;
+  bool requires_grad = false;
   Role role = least;
   std::vector<ReportRow> rows;
   for (const NamedTensorFacts* tensor : tensors) {
     role = std::min(role, tensor->role);
     if (tensor->references.has_value()) references = tensor->references;
+    requires_grad = requires_grad || tensor->requires_grad.value_or(false);
     const auto [entry, is_new] =
         rows_of_tensors.try_emplace(tensor->identity, NamesOfRow{rows.size(), {}});
     auto& [row, names] = entry->second;
@@ -139,6 +143,7 @@ std::vector<ReportRow> rows_of(std::vector<const NamedTensorFacts*> tensors, Rol
   }
   ReportRow& counted = rows.front();
   counted.role = role;
+  if (requires_grad) counted.requires_grad = true;
   for (size_t i = 1; i < rows.size(); ++i) rows[i].owner = counted.name;
   if (references.has_value()) {
     counted.more_references =
@@ -477,6 +482,15 @@ class Builder {
     }
   }
 
+  // Millions of rows have few stacks.
+  void add_place(ReportRow& row, uint32_t stack) const {
+    if (stack == 0) return;
+    const auto [known, is_new] = places_.try_emplace(stack);
+    if (is_new) known->second = {to_string(program_frame(stack)), to_string(calling_frame(stack))};
+    row.where = known->second.first;
+    row.called_from = known->second.second;
+  }
+
   static void add_external(DeviceReport& report, const ReportRow& row) {
     report.external_bytes += row.external_bytes;
     if (row.external == ExternalMemory::kMappedFile) report.mapped_bytes += row.external_bytes;
@@ -510,7 +524,7 @@ class Builder {
     row.external_bytes = storage.nbytes;
     row.dtype = storage.dtype;
     if (storage.dtype.has_value()) row.shape.emplace(storage.shape.begin(), storage.shape.end());
-    if (storage.stack != 0) row.where = to_string(program_frame(storage.stack));
+    add_place(row, storage.stack);
     if (storage.pinned) {
       row.external = ExternalMemory::kPinned;
     } else if (storage.device.is_cpu()) {
@@ -633,7 +647,10 @@ class Builder {
   void add_birthplace(ReportRow& row, const StorageInfo& storage) const {
     row.storage_id = storage.id;
     static_cast<Birthplace&>(row) = storage;
-    if (storage.stack != 0) row.where = to_string(program_frame(storage.stack));
+    add_place(row, storage.stack);
+    // It may have been frozen since.
+    const bool is_unknown = row.role == Role::kParameter && !row.requires_grad.has_value();
+    if (is_unknown && storage.used_as_parameter) row.requires_grad = true;
     row.used_as_parameter = storage.used_as_parameter;
     row.storage_kind = storage.kind;
     if (const DeviceSegment* const segment = segment_of(storage)) {
@@ -771,6 +788,7 @@ class Builder {
   AnonymousNumbers& numbers_;
   const std::map<uint64_t, const NamedTensorFacts*> parameters_;
   mutable std::array<std::unordered_map<std::string_view, std::string>, 2> parts_;  // by label
+  mutable std::unordered_map<uint32_t, std::pair<std::string, std::string>> places_;  // by stack
   std::vector<std::pair<uint64_t, const NamedTensorFacts*>> by_storage_;
   std::vector<const NamedTensorFacts*> elsewhere_;     // no row in the registry
   std::set<uintptr_t> named_externals_;                // by address

@@ -44,6 +44,8 @@ struct ProgramName {
   Role role = Role::kTensor;
   std::string module;  // see NamedTensor::module
   TiedEmbedding tied;  // of a parameter
+  // Inside another tensor (DTensor), or a copy, of which that one knows whether it requires grad.
+  bool is_part = false;
 };
 
 struct LivingName : ProgramName {

@@ -69,6 +69,7 @@ struct Slot {
 // What is known of a tensor, which may have ended.
 struct Record {
   Role role = Role::kParameter;
+  bool is_part = false;  // see ProgramName::is_part
   std::vector<Slot> slots;
   std::string place;       // of a parameter that is no module's; the slot of a state
   std::string optimizer;   // of a state
@@ -278,6 +279,7 @@ ProgramName Namer::name_of(uint64_t record) {
   const Record* const one = find(record);
   if (one == nullptr) return name;
   name.role = one->role;
+  name.is_part = one->is_part;
   const Record* const owner = owner_of(record);
   const Spot* const spot = owner == nullptr ? nullptr : spot_of(*owner);
   if (spot != nullptr) {
@@ -484,7 +486,7 @@ void ToldNames::add_part(Module whole, std::string_view name, Module part) noexc
 }
 
 void ToldNames::add_tensor(Module module, std::string_view name, Role role,
-                           const at::Tensor& tensor) noexcept {
+                           const at::Tensor& tensor, bool is_part) noexcept {
   try {
     if (!tensor.defined()) return;
     const uint64_t storage_id = Registry::global().storage_id(tensor);
@@ -496,7 +498,9 @@ void ToldNames::add_tensor(Module module, std::string_view name, Role role,
       const Hold hold(table_->lock);
       Node* const node = table_->find(module);
       if (node == nullptr) return;
-      table_->place(table_->record_of(tensor, role, storage_id, dropped), module, *node, name);
+      const uint64_t record = table_->record_of(tensor, role, storage_id, dropped);
+      table_->records[record].is_part = is_part;
+      table_->place(record, module, *node, name);
     }
     table_->prune_kept(/*now=*/false);
   } catch (...) {
@@ -526,14 +530,17 @@ void ToldNames::add_gradient(const at::Tensor& parameter, const at::Tensor& grad
   }
 }
 
-void ToldNames::add_trained(std::string_view place, const at::Tensor& parameter) noexcept {
+void ToldNames::add_trained(std::string_view place, const at::Tensor& parameter,
+                            bool is_part) noexcept {
   try {
     if (!parameter.defined()) return;
     const uint64_t storage_id = Registry::global().storage_id(parameter);
     std::vector<WeakTensor> dropped;
     const Hold hold(table_->lock);
-    table_->records[table_->record_of(parameter, Role::kParameter, storage_id, dropped)].place =
-        place;
+    Record& one =
+        table_->records[table_->record_of(parameter, Role::kParameter, storage_id, dropped)];
+    one.place = place;
+    one.is_part = is_part;
   } catch (...) {
   }
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# causes_test.sh MEMLEDGER PROGRAM: causes that have a name are named on the screen of
+# causes_test.sh MEMLEDGER PROGRAM LIBRARY: causes that have a name are named on the screen of
 # `memledger run`, with figures worked out by hand, and are not where the program is mended.
 source tests/support/shell_test.sh
-memledger="$PWD/$1" program="$PWD/$2"
+memledger="$PWD/$1" program="$PWD/$2" source="$PWD/tests/runner/causes_program.cc"
+export CAUSES_LIBRARY="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1
 shown_on_failure=(err)
 export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
@@ -36,6 +37,17 @@ is_silent fixed-serve "$never_run|rounds of"
 
 says keep '^  each of 40 rounds of 2 operators left 4\.00M: \(1024, 1024\) float32 aten::mul'
 is_silent fixed-keep 'rounds of'
+
+# 4, 5 or 6 MiB, at no regular distance: 14 x 4 + 13 x 5 + 13 x 6.
+says irregular '^  left again and again, 40 times, 4\.00M to 6\.00M each, 199\.00M in all: .* aten::mul'
+is_silent fixed-irregular 'again and again|rounds'
+
+# 16 MiB and 16 KiB are frozen, 8 x (1024 + 4096) floats train.
+says adapt 'parameters 16\.17M float32 \(frozen 16\.02M, trainable 160\.00K: low-rank adapters\)'
+is_silent fixed-adapt 'frozen|adapters'
+
+line="$(sed -n "/the user.s line/=" "$source")"
+says library "64\.00M .* aten::add at causes_library\.cc:5( add_to)?, from causes_program\.cc:$line "
 
 # 32 MiB for each thread on an H100, as LibTorch documents.
 says threads 'LibTorch keeps 96\.00M of workspaces \(3 x cuBLAS 96\.00M\)'

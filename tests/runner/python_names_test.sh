@@ -115,6 +115,10 @@ on_a_thread "LibTorch by ctypes" "thread.join()" \
 run -- "$python" "$program" gathered
 check "gathered: exit status" equal "$?" 0
 check "gathered: names" named_rightly cpu
+check "gathered: a part is not called frozen" python3 -c '
+import json
+rows = [row for row in json.load(open("report.json"))["last_step"]["devices"][0]["rows"] if row["role"] == "parameter"]
+assert rows and all(row["requires_grad"] is not False for row in rows), rows'
 ranks=()
 for rank in 0 1; do
   "$memledger" run --quiet "${gpu[@]}" --save-report=rank$rank.json -- "$python" "$program" two_ranks $rank "$PWD/store" >out$rank 2>err$rank &
@@ -296,6 +300,17 @@ print("\n".join(wrong))
 sys.exit(bool(wrong))
 PYTHON
 check "holders: what frees the cycle" has err "save y by ctx.save_for_backward(), not as ctx.y"
+"$memledger" run "${gpu[@]}" --stacks=all -- "$python" "$program" packaged >out 2>err
+line="$(sed -n "/the user.s line/=" "$program")"
+check "packaged: the user's own line, too" matches err "16\\.00M .* at somebodys\\.py:4( make)?, from python_program\\.py:$line"
+# Each adapter has 4 MiB that are frozen, and two times 8 x 1024 floats that train.
+"$memledger" run "${gpu[@]}" -- "$python" "$program" adapted >out 2>err
+check "adapted: frozen and trainable" has err "parameters 8.12M float32 (frozen 8.00M, trainable 128.00K: low-rank adapters)"
+"$memledger" run "${gpu[@]}" -- "$python" "$program" set_by_hand >out 2>err
+check "set by hand: the option is named" has err "1 gradient was not read, as another thread may be setting it: memledger run --training-paused"
+"$memledger" run "${gpu[@]}" --training-paused -- "$python" "$program" set_by_hand >out 2>err
+check "set by hand, promised: it is one" has err "4.00M weight.grad"
+check "set by hand, promised: nothing is unread" equal "$(grep -c training-paused err)" 0
 "$memledger" run "${gpu[@]}" -- "$python" "$program" uncaught >out 2>err
 check "uncaught: the frame" has err "held by hidden in raise_with() (python_program.py:$(grep -n 'raise ValueError(hidden' "$program" | cut -d: -f1)), kept by the uncaught exception"
 "$memledger" run "${gpu[@]}" -- "$python" "$program" kept_graph >out 2>err

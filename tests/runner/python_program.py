@@ -512,6 +512,50 @@ def mode_holders(device):
     del leaf, gate, extra, note
 
 
+def mode_packaged(device):
+    """A library's function makes what its caller wants."""
+    import os
+
+    os.makedirs("site-packages", exist_ok=True)
+    with open("site-packages/somebodys.py", "w") as file:
+        file.write("import torch\n\ndef make(size):\n    return torch.ones(size)\n")
+    sys.path.insert(0, os.path.abspath("site-packages"))
+    import somebodys
+
+    made = somebodys.make(1 << 22)  # the user's line
+    print(made.numel())
+
+
+class Adapter(nn.Module):
+    """Frozen, but for two factors of low rank."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.base_layer = nn.Linear(width, width, bias=False).requires_grad_(False)
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(width, 8, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(8, width, bias=False)})
+
+    def forward(self, x):
+        return self.base_layer(x) + self.lora_B["default"](self.lora_A["default"](x))
+
+
+def mode_adapted(device):
+    model = nn.Sequential(Adapter(1024), nn.ReLU(), Adapter(1024)).to(device)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)
+    for _ in range(3):
+        model(torch.ones(4, 1024, device=device)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def mode_set_by_hand(device):
+    """A gradient that the program sets, beside a thread such as a progress bar has."""
+    global layer
+    layer = nn.Linear(1024, 1024, bias=False)
+    layer.weight.grad = torch.ones(1024, 1024)
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+
 def mode_uncaught(device):
     raise_with(100000)
 
