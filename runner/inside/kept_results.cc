@@ -52,6 +52,9 @@ struct Results {
   // reads: nothing is looked at then.
   std::optional<pthread_t> trainer;
   bool has_many_trainers = false;
+  // Made the first result, and all others: where nobody makes graphs, this one alone looks.
+  std::optional<pthread_t> maker;
+  bool has_many_makers = false;
   // is_looking is changed with the lock, and LibTorch is told of it without.
   std::atomic<bool> is_looking{false};
   std::atomic<at::CallbackHandle> callback{0};
@@ -75,8 +78,16 @@ void forget_ended(Results& results, ResultsByTensor& ended) {
   }
 }
 
-bool is_trainer(const Results& results) {
-  return results.trainer && pthread_equal(*results.trainer, pthread_self()) != 0;
+bool is_self(const std::optional<pthread_t>& thread) {
+  return thread && pthread_equal(*thread, pthread_self()) != 0;
+}
+
+bool is_trainer(const Results& results) { return is_self(results.trainer); }
+
+// Whether no other thread may be writing what a walk reads.
+bool may_walk(const Results& results) {
+  if (results.has_many_trainers) return false;
+  return results.trainer ? is_trainer(results) : is_self(results.maker) && !results.has_many_makers;
 }
 
 // Has LibTorch call us as is_looking says. Call it without the lock, as LibTorch takes its own. A
@@ -121,6 +132,8 @@ std::unique_ptr<at::ObserverContext> take_inputs(const at::RecordFunction& fn) {
 
 // Returns whether one more result is to be noted. Call it with the lock.
 bool takes_one_more(Results& results, bool has_graph, ResultsByTensor& ended) {
+  if (!results.maker) results.maker = pthread_self();
+  if (!is_self(results.maker)) results.has_many_makers = true;
   if (has_graph) {
     if (!results.trainer) results.trainer = pthread_self();
     if (!is_trainer(results)) {
@@ -188,7 +201,7 @@ std::vector<Kept> results_before(uint64_t now) {
   {
     Results& results = inside::results();
     const std::lock_guard<ForkSafeMutex> hold(results.lock);
-    if (results.has_many_trainers || (results.trainer && !is_trainer(results))) return {};
+    if (!may_walk(results)) return {};
     forget_ended(results, ended);
     for (auto& [address, result] : results.all) {
       if (result.step >= now) continue;
