@@ -179,6 +179,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
 set(MEMLEDGER_INSIDE_SOURCES
   python/c_interface.cc
   registry/step_history.cc
+  reporter/formats/peak_holders.cc
   reporter/formats/run_causes.cc
   reporter/formats/run_summary.cc
   runner/inside/cache_at_peak.cc

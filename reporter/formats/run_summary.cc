@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "reporter/formats/peak_holders.h"
 #include "reporter/formats/report_format.h"
 #include "reporter/formats/run_causes.h"
 #include "reporter/names/program_name.h"
@@ -975,6 +976,7 @@ Told tell_of(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu
   add_cause(told.head, unused_graph_text(run, device));
   add_cause(told.head, rounds_text(run, device));
   add_cause(told.head, cache_text(run, device));
+  add_cause(told.head, held_at_peak_text(run, device));
   const std::vector<Group> groups = groups_of(device.peak, device);
   const size_t most = is_beside_gpu ? kLargestBesideGpu : kLargest;
   told.largest = group_texts(groups, most);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
@@ -275,9 +276,38 @@ std::string unread_note(const Report& end) {
       unread == 1 ? "it" : "them");
 }
 
+// What the process had for itself once LibTorch was loaded; 0: not known.
+std::atomic<int64_t> own_bytes_at_begin{0};
+
+// Returns what the process has for itself, pages of files left out; 0: not known.
+int64_t own_bytes(pid_t process) {
+  std::ifstream statm(fmt::format("/proc/{}/statm", process));
+  int64_t size = 0, resident = 0, of_files = 0;
+  if (!(statm >> size >> resident >> of_files)) return 0;
+  return (resident - of_files) * sysconf(_SC_PAGESIZE);
+}
+
+// Says what grew in a C++ program on the CPU without being tensors.
+std::string outside_note(const CollectedRun& run) {
+  constexpr int64_t kLeastGrowth = int64_t{128} << 20;
+  constexpr int64_t kTimesTensors = 4;
+  const int64_t before = own_bytes_at_begin.load();
+  if (run.run.is_python || before == 0 || run.run.devices.size() != 1 ||
+      !run.run.devices.front().peak.device.is_cpu())
+    return "";
+  const int64_t tensors = run.run.devices.front().peak.total_bytes;
+  const int64_t now = own_bytes(run.process.process);
+  if (now - before < std::max(kLeastGrowth, kTimesTensors * tensors)) return "";
+  return fmt::format(
+      "outside LibTorch's allocator: the process has {} for itself, {} when LibTorch was loaded, "
+      "and its tensors took {} at their peak; the rest is of libraries (oneDNN keeps what it has "
+      "made for each shape), of malloc, or the program's own\n",
+      readable_size(now), readable_size(before), readable_size(tensors));
+}
+
 std::string below_summary(const CollectedRun& run) {
   const std::string note = newer_libtorch_note(TORCH_VERSION);
-  return lines_note(run.peaks) + unread_note(run.end) + run.failures +
+  return lines_note(run.peaks) + unread_note(run.end) + outside_note(run) + run.failures +
          (note.empty() ? "" : note + "\n");
 }
 
@@ -573,6 +603,7 @@ std::string page_of(const CollectedRun& all) {
 void begin_run_report(bool names_only) {
   keep_steps();
   keep_cache_at_peaks();
+  own_bytes_at_begin.store(own_bytes(getpid()));
   want_holders();
   // A Python program's variables are asked.
   if (!names_only && dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr) look_at_results();

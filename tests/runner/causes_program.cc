@@ -166,6 +166,42 @@ void call_library() {
   add_to(sum, 1 << 24);  // the user's line
 }
 
+// Puts its result where it closes a cycle, or where it does not.
+struct Gate : torch::autograd::Function<Gate> {
+  static bool closes_cycle;
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    at::Tensor result = at::sigmoid(x);
+    if (closes_cycle) {
+      context->saved_data["result"] = result;
+    } else {
+      context->save_for_backward({result});
+    }
+    return result;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list& gradients) {
+    return gradients;
+  }
+};
+bool Gate::closes_cycle = false;
+
+// Results of 4 MiB that nobody has a use for.
+void gate(bool closes_cycle) {
+  Gate::closes_cycle = closes_cycle;
+  const at::Tensor x = at::ones({1024, 1024}, on_cuda()).requires_grad_();
+  for (int call = 0; call < 20; ++call) Gate::apply(x);
+}
+
+// Losses that are kept with their graphs, which have saved 4 MiB each.
+void keep_losses(bool with_graph) {
+  static auto* const losses = new std::vector<at::Tensor>;
+  const at::Tensor x = at::ones({1024, 1024}, on_cuda()).requires_grad_();
+  for (int call = 0; call < 20; ++call) {
+    const at::Tensor loss = at::exp(x).sum();
+    losses->push_back(with_graph ? loss : loss.detach());
+  }
+}
+
 void pin(std::initializer_list<int64_t> sizes) {
   static auto* const kept = new std::vector<at::Tensor>;
   for (const int64_t mebibytes : sizes)
@@ -193,6 +229,10 @@ int main(int argc, char** argv) {
       {"fixed-fragment", [] { fragment(0); }},
       {"checkpoint", [] { train(true); }},
       {"fixed-checkpoint", [] { train(false); }},
+      {"cycle", [] { gate(true); }},
+      {"fixed-cycle", [] { gate(false); }},
+      {"losses", [] { keep_losses(true); }},
+      {"fixed-losses", [] { keep_losses(false); }},
       {"pin",
        [] {
          pin({33, 33});

@@ -65,4 +65,15 @@ is_silent fixed-checkpoint 'recomputed'
 says pin '^pinned host memory  peak 128\.00M, 66\.00M in 2 tensors; LibTorch rounds each up to a power of two, 128\.00M$'
 says fixed-pin '^pinned host memory  peak 64\.00M, 64\.00M in 2 tensors$'
 
+# 20 results of 4 MiB each.
+at() { echo "causes_program\.cc:$(grep -n -- "$1" "$source" | cut -d: -f1)"; }
+says cycle "^  not freed at the end: 8[0-9]\.00M: 80\.00M aten::sigmoid, held by a cycle: aten::sigmoid at $(at 'at::sigmoid(x)') -> its graph -> .*Gate.*saved_data"
+check "cycle: what frees it" matches err 'to free 80\.00M of it: save what ctx->saved_data has by ctx->save_for_backward\(\)'
+is_silent fixed-cycle 'a cycle: '
+
+says losses '^  not freed at the end: .* held by ExpBackward0\.result in the graph of aten::sum'
+is_silent fixed-losses 'in the graph of'
+check "keep: the line of what the program keeps" run keep
+check "keep: its line" matches err "held by the program \(1 reference to aten::mul at $(at 'mul(2)')"
+
 finish
