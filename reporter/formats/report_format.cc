@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "text/places.h"
 #include "text/shape.h"
 
 namespace memledger {
@@ -97,6 +98,11 @@ std::string compiled_graph(const ReportRow& row) {
 
 std::string line_text(const ReportRow& row) {
   return row.called_from.empty() ? row.where : row.where + ", from " + row.called_from;
+}
+
+std::string short_line_text(const ReportRow& row) {
+  const std::string from = row.called_from.empty() ? "" : ", from " + short_place(row.called_from);
+  return short_place(row.where) + from;
 }
 
 std::optional<uint64_t> known_storage_id(const ReportRow& row) {
