@@ -134,7 +134,6 @@ set(MEMLEDGER_LIBRARY_SOURCES
   text/output.cc
   text/places.cc
   text/shape.cc
-  text/table_names.cc
   text/utf8.cc
   tracker/courtesy/courtesy.cc
   tracker/courtesy/yielded_bytes.cc
@@ -436,6 +435,7 @@ set(MEMLEDGER_INTERFACE_HEADERS
   registry/hooks/block_observer.h
   registry/hooks/step_observer.h
   registry/live_storages.h
+  registry/operator_runs.h
   registry/second_copy/copies.h
   registry/snapshot_data.h
   registry/allocation_failure.h

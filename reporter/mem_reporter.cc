@@ -129,6 +129,7 @@ void add_names_of_the_ended(std::vector<NamedTensorFacts>& facts) {
     fact.role = kept.role;
     fact.module = std::move(kept.module);
     fact.tied = std::move(kept.tied);
+    fact.requires_grad = kept.requires_grad;
     fact.storage_id = kept.storage_id;
     fact.has_storage = true;
     fact.has_ended = true;

@@ -197,11 +197,11 @@ class ForwardOperators {
     entry.op_sequence.store(made.op_sequence, std::memory_order_relaxed);
     entry.key.store(key(thread, sequence), std::memory_order_release);
   }
-  // For an operator that has made no node.
-  void forget(uint64_t thread, uint64_t sequence) noexcept {
-    Entry& entry = entries_[index(thread, sequence)];
-    if (entry.key.load(std::memory_order_relaxed) == key(thread, sequence))
-      entry.key.store(0, std::memory_order_relaxed);
+  // For an operator that has made no node, though the next one has that number: keeps its run,
+  // which tells what was made before the node (registry/operator_runs.h).
+  void note_run(uint64_t thread, uint64_t sequence, uint32_t on_thread,
+                uint32_t op_sequence) noexcept {
+    note(thread, sequence, {0, 0, 0, 0, on_thread, op_sequence});
   }
   Made find(uint64_t thread, uint64_t sequence) const noexcept {
     const Entry& entry = entries_[index(thread, sequence)];

@@ -462,7 +462,11 @@ void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   const auto sequence = static_cast<uint64_t>(fn.seqNr());
   if constexpr (!kNamesOnly) {
     thread.next_node = sequence + 1;
-    if (!thread.records && (thread.op_depth == 1 || !requires_grad(fn))) return;
+    if (!thread.records && (thread.op_depth == 1 || !requires_grad(fn))) {
+      RegistryState::get().forward_operators.note_run(fn.threadId(), sequence, thread.thread,
+                                                      thread.op_sequence);
+      return;
+    }
     thread.noted_node = sequence + 1;
   }
   note_node(thread, fn.threadId(), sequence, thread.op);
@@ -474,7 +478,8 @@ void look_for_node(ThreadContext& thread, const at::RecordFunction& fn) {
   thread.next_node = at::sequence_number::peek() + 1;
   thread.backward_pass = RegistryState::get().ledger.last_backward_pass();
   if (thread.next_node == thread.noted_node)
-    RegistryState::get().forward_operators.forget(fn.threadId(), thread.noted_node - 1);
+    RegistryState::get().forward_operators.note_run(fn.threadId(), thread.noted_node - 1,
+                                                    thread.thread, thread.op_sequence);
   thread.noted_node = 0;
 }
 

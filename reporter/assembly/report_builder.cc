@@ -787,7 +787,7 @@ class Builder {
   const Snapshot& snapshot_;
   AnonymousNumbers& numbers_;
   const std::map<uint64_t, const NamedTensorFacts*> parameters_;
-  mutable std::array<std::unordered_map<std::string_view, std::string>, 2> parts_;  // by label
+  mutable std::array<std::unordered_map<std::string_view, std::string>, 2> parts_;    // by label
   mutable std::unordered_map<uint32_t, std::pair<std::string, std::string>> places_;  // by stack
   std::vector<std::pair<uint64_t, const NamedTensorFacts*>> by_storage_;
   std::vector<const NamedTensorFacts*> elsewhere_;     // no row in the registry

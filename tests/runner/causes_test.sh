@@ -47,7 +47,7 @@ says adapt 'parameters 16\.17M float32 \(frozen 16\.02M, trainable 160\.00K: low
 is_silent fixed-adapt 'frozen|adapters'
 
 line="$(sed -n "/the user.s line/=" "$source")"
-says library "64\.00M .* aten::add at causes_library\.cc:5( add_to)?, from causes_program\.cc:$line "
+says library "64\.00M .* aten::add \[forward\] at causes_library\.cc:5( add_to)?, from causes_program\.cc:$line( |$)"
 
 # 32 MiB for each thread on an H100, as LibTorch documents.
 says threads 'LibTorch keeps 96\.00M of workspaces \(3 x cuBLAS 96\.00M\)'
@@ -62,12 +62,12 @@ says checkpoint "activations 192\.00M, of it recomputed in backward 128\.00M \\(
 check "checkpoint: its rows" matches err 'aten::gelu \[layer Linear, recomputed\]'
 is_silent fixed-checkpoint 'recomputed'
 
-says pin '^pinned host memory  peak 128\.00M, 66\.00M in 2 tensors; LibTorch rounds each up to a power of two, 128\.00M$'
-says fixed-pin '^pinned host memory  peak 64\.00M, 64\.00M in 2 tensors$'
+says pin '^pinned host memory  peak 128\.00M, 66\.00M in 2 tensors; LibTorch rounds each up to a power of two, 128\.00M; of it 66\.00M in 2 \(34603008,\) uint8 aten::pin_memory'
+says fixed-pin '^pinned host memory  peak 64\.00M, 64\.00M in 2 tensors; of it 64\.00M in 2 '
 
 # 20 results of 4 MiB each.
 at() { echo "causes_program\.cc:$(grep -n -- "$1" "$source" | cut -d: -f1)"; }
-says cycle "^  not freed at the end: 8[0-9]\.00M: 80\.00M aten::sigmoid, held by a cycle: aten::sigmoid at $(at 'at::sigmoid(x)') -> its graph -> .*Gate.*saved_data"
+says cycle "^  not freed at the end: 8[0-9]\.00M: 80\.00M aten::sigmoid \[forward\], held by a cycle: aten::sigmoid at $(at 'at::sigmoid(x)') -> its graph -> .*Gate.*saved_data"
 check "cycle: what frees it" matches err 'to free 80\.00M of it: save what ctx->saved_data has by ctx->save_for_backward\(\)'
 is_silent fixed-cycle 'a cycle: '
 

@@ -111,7 +111,7 @@ def mode_large(device):
 
 def mode_moved_states(device):
     """As Lightning does at the end; and a closure, which runs within the optimizer's step, keeps something."""
-    global kept
+    global kept, model, optimizer
     kept = []
     model = Model().to(device)
     optimizer = torch.optim.AdamW(model.parameters())
