@@ -168,7 +168,7 @@ absl::Status set_environment(const RunOptions& options, bool takes_libraries,
         {virtual_gpu::kSpecificationVariable, virtual_gpu::with_absolute_paths(chosen)});
     if (specification) {
       variables.push_back(
-          {prediction::kDevicesVariable, std::to_string(specification->devices.size())});
+          {prediction::kDevicesVariable, std::to_string(specification->all_devices().size())});
     }
     variables.push_back({kPath, with_folder_first(locations->virtual_gpu_folder)});
     // Triton links its launchers with the driver, which it looks for on disk.

@@ -127,6 +127,7 @@ def mode_moved_states(device):
         optimizer.step(closure)
     for parameter, states in optimizer.state.items():
         optimizer.state[parameter] = {name: state.cpu().clone() for name, state in states.items()}
+    del parameter, states  # the last ones are there twice
     torch.ones(1 << 21)  # the peak
     tell("", model, optimizer)
 
