@@ -224,6 +224,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   virtual_gpu/values/size_reads.cc
   virtual_gpu/values/values.cc
   virtual_gpu/values/zero_reads.cc
+  text/table_names.cc
 )
 
 # //:memledger_autostart, besides the library.
