@@ -201,8 +201,6 @@ const char* to_string(UnreadReason reason) {
       return "in use";
     case UnreadReason::kFailed:
       return "failed";
-    case UnreadReason::kHooks:
-      return "hooks";
   }
   return "?";
 }
@@ -221,8 +219,6 @@ std::string_view machine_name(UnreadReason reason) {
       return "in_use";
     case UnreadReason::kFailed:
       return "failed";
-    case UnreadReason::kHooks:
-      return "hooks";
   }
   return "?";
 }

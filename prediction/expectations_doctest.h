@@ -13,7 +13,6 @@
 #include <string>
 
 #include "prediction/predict.h"
-#include "tracker/doctest_check.h"
 
 namespace memledger::predict_internal {
 

@@ -21,8 +21,7 @@ struct ProcessOfRun {
   int rank = 0;
   bool full_report = false;  // the tables as well
   bool saves_report = false;
-  std::string folder;            // paths below it are shown without it
-  bool training_paused = false;  // promised: see ReportOptions
+  std::string folder;  // paths below it are shown without it
 };
 
 // How a process ends, or why its report is written before.
