@@ -160,7 +160,9 @@ absl::Status set_environment(const RunOptions& options, bool takes_libraries,
     absl::StatusOr<std::vector<std::string>> virtual_gpu = virtual_gpu_libraries(folder);
     if (!virtual_gpu.ok()) return virtual_gpu.status();
     libraries.insert(libraries.end(), virtual_gpu->begin(), virtual_gpu->end());
-    if (are_real) add_absent_libraries(folder, options.program, libraries);
+    // Where nobody has asked for them, they were chosen as none is missing.
+    if (are_real && chosen == options.virtual_gpu)
+      add_absent_libraries(folder, options.program, libraries);
     // Above the driver any release of LibTorch's libraries is as good as another.
     if (!are_real) *stand_ins_used = *virtual_gpu;
     variables.push_back(
