@@ -71,6 +71,10 @@ if [[ -e "$files/virtual_gpu/virtual_gpu_libraries/preload.txt" ]]; then
       [[ -z "$library" ]] || put "$files/virtual_gpu/virtual_gpu_libraries/$folder/$library" "$prefix/lib/memledger/virtual_gpu/$folder/$library" 755
     done < "$files/virtual_gpu/virtual_gpu_libraries/$folder/preload.txt"
   done
+  # Those of NVIDIA's that a program may lack.
+  for file in "$files"/virtual_gpu/virtual_gpu_libraries/driver/absent/*; do
+    put "$file" "$prefix/lib/memledger/virtual_gpu/driver/absent/${file##*/}" 755
+  done
   for file in memledger_cudnn_planner libmemledger_cudnn_planner_driver.so nvidia-smi; do
     [[ ! -e "$files/virtual_gpu/virtual_gpu_libraries/$file" ]] || put "$files/virtual_gpu/virtual_gpu_libraries/$file" "$prefix/lib/memledger/virtual_gpu/$file" 755
   done

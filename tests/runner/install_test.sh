@@ -107,6 +107,7 @@ fi
 
 # A test of a user's, which asks whether a step fits on a GPU that is not there.
 if [[ -e "$prefix/lib/memledger/virtual_gpu/preload.txt" && -s "$prefix/lib/memledger/virtual_gpu/preload.txt" ]]; then
+  [[ -n "$(ls "$prefix"/lib/memledger/virtual_gpu/driver/absent/libcufile.so.*)" ]] || fail "what stands for a missing cuFile"
   mkdir fits && cat >fits/main.cpp <<'END'
 #include <doctest/doctest.h>
 #include <torch/torch.h>
