@@ -53,6 +53,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/core/thread_context.cc
   registry/hooks/before_resets.cc
   registry/hooks/block_hooks.cc
+  registry/hooks/calling_frame.cc
   registry/hooks/cpu_allocator.cc
   registry/hooks/cuda_allocator.cc
   registry/hooks/external_storages.cc
@@ -131,6 +132,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   text/json.cc
   text/names.cc
   text/output.cc
+  text/places.cc
   text/shape.cc
   text/utf8.cc
   tracker/courtesy/courtesy.cc
@@ -176,10 +178,12 @@ set(MEMLEDGER_LIBRARY_SOURCES
 set(MEMLEDGER_INSIDE_SOURCES
   python/c_interface.cc
   registry/step_history.cc
+  reporter/formats/peak_holders.cc
   reporter/formats/run_causes.cc
   reporter/formats/run_summary.cc
   runner/inside/cache_at_peak.cc
   runner/inside/calibrate.cc
+  runner/inside/checkpointed.cc
   runner/inside/demand_thread.cc
   runner/inside/end_calls.cc
   runner/inside/exec_calls.cc
@@ -220,6 +224,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   virtual_gpu/values/size_reads.cc
   virtual_gpu/values/values.cc
   virtual_gpu/values/zero_reads.cc
+  text/table_names.cc
 )
 
 # //:memledger_autostart, besides the library.
@@ -431,6 +436,7 @@ set(MEMLEDGER_INTERFACE_HEADERS
   registry/hooks/block_observer.h
   registry/hooks/step_observer.h
   registry/live_storages.h
+  registry/operator_runs.h
   registry/second_copy/copies.h
   registry/snapshot_data.h
   registry/allocation_failure.h

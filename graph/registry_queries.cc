@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "registry/libtorch/storage_impl.h"
 #include "registry/registry.h"
 
 namespace memledger::graph_internal {
@@ -20,6 +21,11 @@ bool is_in_torchscript(std::string_view label) {
 }  // namespace
 
 uint64_t storage_id_of(const at::Tensor& tensor) { return Registry::global().storage_id(tensor); }
+
+OperatorRun run_that_made_storage_of(const at::Tensor& tensor) {
+  const c10::StorageImpl* const storage = storage_impl_of(tensor);
+  return storage == nullptr ? OperatorRun() : run_that_made(*storage);
+}
 
 std::vector<StorageInfo> alive_births_in_torchscript() {
   const Snapshot snapshot = Registry::global().snapshot();

@@ -12,6 +12,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -157,6 +158,7 @@ class SavedAccount {
       row.role = counted.role;
       row.storage_id = storage_id_of(tensor);
       add_bytes(row.role, 0, row.storage_bytes);
+      note_maker(tensor, row);
       return;
     }
     CompactRow& first = data_.rows[counted.first_holder];
@@ -164,11 +166,25 @@ class SavedAccount {
     row.first_holder = counted.first_holder;
     row.role = first.role;
     row.storage_id = first.storage_id;
+    row.thread = first.thread;
+    if (row.edge < 0) note_maker(tensor, row);
     if (row.storage_bytes > first.storage_bytes) {
       // Two storages over one address, as from_blob() makes them.
       add_bytes(first.role, first.storage_bytes, row.storage_bytes);
       first.storage_bytes = row.storage_bytes;
     }
+  }
+
+  void note_maker(const at::Tensor& tensor, CompactRow& row) {
+    if (row.role != SavedRole::kActivation || row.storage_id == 0) return;
+    const OperatorRun made = run_that_made_storage_of(tensor);
+    row.thread = made.thread;
+    // The node of a custom Function is made by no operator.
+    if (row.edge >= 0 || made.run == 0 || std::string_view(row.slot).substr(0, 5) == "saved")
+      return;
+    const CompactNode& node = data_.nodes[row.node];
+    const OperatorRun node_made = run_before_node(node.forward_thread, node.sequence_number);
+    row.made_with_node = node_made.thread == made.thread && node_made.run == made.run;
   }
 
   void add_bytes(SavedRole role, int64_t before, int64_t now) {

@@ -243,8 +243,10 @@ class Block {
       inside_[i] = true;
       ++result_.operators_again;
     }
-    for (const CompactRow& row : data.rows)
+    for (const CompactRow& row : data.rows) {
       holders_[row.first_holder] |= inside_[row.node] ? kInside : kOutside;
+      if (row.made_with_node && inside_[row.node]) made_inside_.insert(row.first_holder);
+    }
   }
 
   CheckpointEstimate estimate() {
@@ -316,26 +318,57 @@ class Block {
     }
   }
 
-  // Keeps masks, indices, a batch: what is older than anything that the block made. That is known
-  // only where the registry has numbered the storages.
-  void keep_what_came_without_gradient() {
-    uint64_t first_made_here = ~uint64_t{0};
-    for (const CompactRow& row : data_.rows) {
-      if (!inside_[row.node] || row.storage_id == 0) continue;
-      const CompactEdge* edge = edge_of(row);
-      const bool made_here = edge != nullptr
-                                 ? edge->node != CompactEdge::kNone && inside_[edge->node]
-                                 : result_number(row) >= 0;
-      if (made_here) first_made_here = std::min(first_made_here, row.storage_id);
+  // Returns the node whose operator made what lies in the row's storage; kNone: not known.
+  uint32_t producer_of(const CompactRow& row) const {
+    if (const CompactEdge* edge = edge_of(row)) return edge->node;
+    return result_number(row) >= 0 ? row.node : CompactEdge::kNone;
+  }
+
+  // What one thread has made. Its storages are in order of their ids; those of two are not.
+  struct OfThread {
+    uint64_t last_before = 0;              // made before the block's first operator
+    uint64_t first_inside = ~uint64_t{0};  // made by the block
+  };
+
+  std::map<uint32_t, OfThread> made_by_threads() const {
+    std::map<uint64_t, uint64_t> first_operators;  // by autograd's numbers of threads
+    for (uint32_t i = 0; i < data_.nodes.size(); ++i) {
+      if (!inside_[i]) continue;
+      const CompactNode& node = data_.nodes[i];
+      const auto [first, is_new] =
+          first_operators.try_emplace(node.forward_thread, node.sequence_number);
+      if (!is_new) first->second = std::min(first->second, node.sequence_number);
     }
+    std::map<uint32_t, OfThread> threads;
+    for (const CompactRow& row : data_.rows) {
+      const uint32_t producer = producer_of(row);
+      if (row.thread == 0 || producer == CompactEdge::kNone || data_.nodes[producer].is_leaf())
+        continue;
+      OfThread& thread = threads[row.thread];
+      const CompactNode& node = data_.nodes[producer];
+      const auto first = first_operators.find(node.forward_thread);
+      if (inside_[producer]) {
+        thread.first_inside = std::min(thread.first_inside, row.storage_id);
+      } else if (first != first_operators.end() && node.sequence_number < first->second) {
+        thread.last_before = std::max(thread.last_before, row.storage_id);
+      }
+    }
+    return threads;
+  }
+
+  // Masks, indices, a batch: the block's own if an operator of the block made them, its input if
+  // they are older than something from before the block. Of the rest what may be older than all
+  // that the block made is taken for an input.
+  void keep_what_came_without_gradient() {
+    const std::map<uint32_t, OfThread> threads = made_by_threads();
     for (const CompactRow& row : data_.rows) {
       if (!inside_[row.node] || edge_of(row) != nullptr || result_number(row) >= 0) continue;
-      if (!gives_back(row.first_holder) || kept_.count(row.first_holder) > 0) continue;
-      if (row.storage_id == 0 || first_made_here == ~uint64_t{0}) {
-        result_.exact = false;
-      } else if (row.storage_id < first_made_here) {
-        keep(row.first_holder);
-      }
+      if (!gives_back(row.first_holder) || made_inside_.count(row.first_holder) > 0) continue;
+      if (kept_.count(row.first_holder) > 0) continue;
+      const auto known = threads.find(row.thread);
+      const OfThread thread = known == threads.end() ? OfThread() : known->second;
+      result_.exact = result_.exact && row.thread != 0 && row.storage_id < thread.last_before;
+      if (row.thread != 0 && row.storage_id < thread.first_inside) keep(row.first_holder);
     }
   }
 
@@ -344,6 +377,7 @@ class Block {
   std::vector<char> inside_;                               // by node
   std::vector<char> holders_;                              // by first holder
   std::map<std::pair<uint32_t, uint32_t>, Input> inputs_;  // by node and number of its result
+  std::set<uint32_t> made_inside_;                         // first holders of what operators made
   std::set<uint32_t> kept_;
   CheckpointEstimate result_;
 };
@@ -475,7 +509,8 @@ std::ostream& operator<<(std::ostream& out, const CheckpointEstimate& estimate) 
       << " back (" << readable_size(estimate.kept_bytes) << " of its inputs kept), "
       << estimate.operators_again << " operators run again";
   if (!estimate.exact)
-    out << "; not exact: saved tensors that need no gradient may come from outside";
+    out << "; not exact: whether the block made all saved tensors that need no gradient is not "
+           "known";
   return out << '\n';
 }
 

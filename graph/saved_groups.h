@@ -72,7 +72,11 @@ struct CheckpointEstimate {
   // Differentiable operators that backward() would run again.
   size_t operators_again = 0;
   // False if it is unknown whether some saved tensors that need no gradient were made in the block
-  // or came from outside, as tracking was off then. They are taken for the block's own.
+  // or came from outside, or how large an input is that nobody holds. Known is what the operator of
+  // the node that saved it has made (a dropout's mask), and what its thread made before a result
+  // that came before the block; name a batch and masks in SavedTensorOptions::inputs. The rest is
+  // taken for an input where it may be older than all that the block made, else for the block's
+  // own.
   bool exact = true;
   friend std::ostream& operator<<(std::ostream& out, const CheckpointEstimate& estimate);
 };

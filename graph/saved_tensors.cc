@@ -201,6 +201,8 @@ const char* to_string(UnreadReason reason) {
       return "in use";
     case UnreadReason::kFailed:
       return "failed";
+    case UnreadReason::kHooks:
+      return "hooks";
   }
   return "?";
 }
@@ -219,6 +221,8 @@ std::string_view machine_name(UnreadReason reason) {
       return "in_use";
     case UnreadReason::kFailed:
       return "failed";
+    case UnreadReason::kHooks:
+      return "hooks";
   }
   return "?";
 }

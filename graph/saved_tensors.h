@@ -114,13 +114,14 @@ enum class UnreadReason : uint8_t {
   kTorchScript,  // what the node holds is inferred, or not known
   kBusy,         // backward() is running on the node, in another thread or further up the stack
   kFailed,       // a custom Function that could not be read to its end
+  kHooks,        // register_hook(): the program's functions may hold tensors; all else was read
 };
 
 // Returns words for people: "packed, not opened", "released", "unknown type", "TorchScript",
-// "in use" or "failed".
+// "in use", "failed" or "hooks".
 const char* to_string(UnreadReason reason);
 // Returns the reason as JSON spells it: "packed", "released", "unknown_type", "torchscript",
-// "in_use" or "failed".
+// "in_use", "failed" or "hooks".
 std::string_view machine_name(UnreadReason reason);
 std::ostream& operator<<(std::ostream& out, SavedRole role);
 std::ostream& operator<<(std::ostream& out, UnreadReason reason);
@@ -160,14 +161,17 @@ class SavedTensors {
   // Returns the bytes of one role; total_bytes() for kActivation.
   int64_t bytes(SavedRole role) const;
   // Returns how many of the activations' bytes were attributed to TorchScript nodes from births.
+  // The program may hold some of them, not the graph: the total less these is what it holds at
+  // least.
   int64_t inferred_bytes() const;
   // Returns how many rows have unknown bytes. They are in no total.
   size_t unknown_rows() const;
 
   // Returns the nodes that could not be read, or not to their end. What they hold is in no total.
   std::vector<UnreadNode> unread_nodes() const;
-  // Returns true if the totals are all that the graph still holds: every node was read or has been
-  // freed by backward(), and every row's bytes are known. Otherwise they are lower bounds.
+  // Returns true if the totals are all that the graph's nodes still hold, but for leaves that none
+  // has saved, which it keeps alive as well: every node was read or has been freed by backward(),
+  // and every row's bytes are known. Otherwise they are lower bounds, but for inferred_bytes().
   bool complete() const;
 
   // Returns one JSON object, schema memledger.saved_tensors/2 (docs/formats.md). Bytes are exact
@@ -217,7 +221,7 @@ SavedTensors saved_for_backward(const torch::nn::Module& net, at::ArrayRef<at::T
 
 // Returns the bytes of activations: saved_for_backward(net, loss, options).total_bytes(). The input
 // counts unless `inputs` or `exclude` names it; parameters, buffers, gradients and the loss do not.
-// A lower bound where nodes are unread.
+// A lower bound where nodes are unread, but for what is inferred of TorchScript's nodes.
 int64_t memory_for_backward(const torch::nn::Module& net, const at::Tensor& loss,
                             const SavedTensorOptions& options = {});
 

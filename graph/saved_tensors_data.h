@@ -60,6 +60,7 @@ struct CompactRow {
   uint32_t node = 0;  // in SavedTensorsData::nodes
   uint32_t first_holder = 0;
   uint32_t shape_begin = 0;
+  uint32_t thread = 0;  // that made the storage, by the registry's numbers; 0: unknown
   int32_t slot_index = -1;
   int16_t rank = -1;  // -1: unknown
   int16_t edge = -1;  // among its node's, that the tensor came in by; -1: by none
@@ -72,8 +73,10 @@ struct CompactRow {
   bool view = false;
   bool in_place_modified = false;
   bool inferred = false;
+  // Made by the run of an operator that made the node.
+  bool made_with_node = false;
 };
-static_assert(sizeof(CompactRow) == 96, "a graph may have a million rows");
+static_assert(sizeof(CompactRow) == 104, "a graph may have a million rows");
 
 struct SavedTensorsData {
   static SavedTensors make(std::shared_ptr<const SavedTensorsData> data) {

@@ -9,34 +9,46 @@
 namespace memledger::graph_internal {
 namespace {
 
-// The latest storage that lay in a row before the node's method ran, by the registry's numbers.
-uint64_t latest_storage_before(const SavedTensorsData& data, const CompactNode& node) {
-  uint64_t latest = 0;
-  for (const CompactRow& row : data.rows) {
-    const CompactNode& holder = data.nodes[row.node];
-    if (holder.forward_thread == node.forward_thread &&
-        holder.sequence_number < node.sequence_number) {
-      latest = std::max(latest, row.storage_id);
-    }
+// The runs of operators on one thread between which a TorchScript node was made and the next node
+// was: what the node's method has made for it was made by these.
+struct Runs {
+  OperatorRun after;
+  OperatorRun until;  // zeros: no node has been made since
+
+  bool hold(const StorageInfo& birth) const {
+    return birth.operator_run != 0 && birth.thread == after.thread &&
+           static_cast<int32_t>(birth.operator_run - after.run) > 0 &&
+           (until.thread != after.thread ||
+            static_cast<int32_t>(until.run - birth.operator_run) >= 0);
   }
-  return latest;
+};
+
+Runs runs_of(const CompactNode& node) {
+  // An operator that needs no gradient, or none at all, may have run before the node was made.
+  constexpr uint64_t kNodesBefore = 64;
+  Runs runs;
+  for (uint64_t before = 0; before <= std::min(kNodesBefore, node.sequence_number); ++before) {
+    runs.after = run_before_node(node.forward_thread, node.sequence_number - before);
+    if (runs.after.run != 0) break;
+  }
+  runs.until = run_before_node(node.forward_thread, node.sequence_number + 1);
+  return runs;
 }
 
 // Adds the births as rows of the nodes, which are in order of the forward pass. Returns how many
-// each node got: a birth goes to the last node whose method began before it.
+// each node got.
 std::vector<size_t> add_births(const std::vector<TorchScriptNode>& nodes,
                                const SavedTensorsData& data, SavedAccount& account) {
-  std::vector<uint64_t> made_before;
-  for (const TorchScriptNode& node : nodes)
-    made_before.push_back(latest_storage_before(data, data.nodes[node.index]));
+  std::vector<Runs> runs;
+  for (const TorchScriptNode& node : nodes) runs.push_back(runs_of(data.nodes[node.index]));
   std::vector<size_t> counts(nodes.size());
   for (const StorageInfo& birth : alive_births_in_torchscript()) {
     if (account.knows({birth.address, birth.device}) || !account.wants(birth.device)) continue;
-    size_t owner = 0;
-    for (size_t i = 1; i < nodes.size(); ++i) {
-      if (made_before[i] < birth.id) owner = i;
+    for (size_t i = nodes.size(); i-- > 0;) {
+      if (!runs[i].hold(birth)) continue;
+      account.add_inferred(nodes[i].index, counts[i]++, birth);
+      break;
     }
-    account.add_inferred(nodes[owner].index, counts[owner]++, birth);
   }
   return counts;
 }

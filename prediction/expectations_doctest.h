@@ -13,6 +13,7 @@
 #include <string>
 
 #include "prediction/predict.h"
+#include "tracker/doctest_check.h"
 
 namespace memledger::predict_internal {
 

@@ -24,7 +24,7 @@ struct Changes {
   // at a cursor's first use, and after there was no memory to remember what died.
   bool from_snapshot = false;
   std::chrono::system_clock::time_point time;  // the later instant
-  std::vector<StorageInfo> born;               // in order of birth
+  std::vector<StorageInfo> born;               // by id
   std::vector<StorageInfo> died;
   std::vector<DeviceInfo> devices;  // at the later instant
   // As Snapshot::unseen_before_tracking() and tracking_was_off(), for the CPU and for CUDA devices.

@@ -36,27 +36,28 @@ struct LabelChange {
 };
 
 struct Recording {
-  int64_t begin_ns = 0;  // later than asked for if events were dropped
+  int64_t begin_ns = 0;  // later than asked for if events were dropped: the first that is kept
   int64_t end_ns = 0;
   int64_t dropped_events = 0;
   // At most so many label changes of this time are missing: the last 65 536 of the process are
   // kept.
   int64_t dropped_label_changes = 0;
   std::chrono::system_clock::time_point end_time;
-  std::vector<Lifetime> lifetimes;         // by id: in order of birth
+  std::vector<Lifetime> lifetimes;         // by id
   std::vector<LabelChange> label_changes;  // by time
   std::vector<DeviceInfo> devices;         // at the end; empty from take()
 };
 
-// Records births and deaths while it lives: an event of some 140 bytes each, in rings of fixed
-// size. The oldest are dropped when there is no room. Holds no tensor. For one thread at a time;
-// whatever threads allocate is recorded. Events of two threads within a microsecond may come in
-// either order. Cost: about 0.1 µs per allocation and per free; reading by the number of events
-// and, for read(), of live storages.
+// Records births and deaths while it lives: an event of some 140 bytes each, in memory of fixed
+// size, and 0.6 MB. The oldest are dropped when there is no room. Holds no tensor. For one thread
+// at a time; whatever threads allocate is recorded. Events of two threads within a microsecond may
+// come in either order. Cost: about 0.1 µs per allocation and per free; reading by the number of
+// events and, for read(), of live storages.
 class Recorder {
  public:
-  // Begins. Keeps at most `max_events` births and deaths; the largest number that any living
-  // Recorder asked for applies to all. Throws c10::Error when there is no memory for the rings.
+  // Begins. Keeps the last `max_events` births and deaths, whatever their addresses; the largest
+  // number that was asked for since there has been a Recorder applies to all. Throws c10::Error
+  // when there is no memory for them.
   explicit Recorder(size_t max_events = size_t{1} << 18);
   ~Recorder();
   Recorder(const Recorder&) = delete;

@@ -29,8 +29,8 @@ namespace memledger {
 
 // One storage: one allocation behind one or more tensors, and where it was made.
 struct StorageInfo : Birthplace {
-  // By order of birth, from 1; never reused. Of what threads make at the same time, between two
-  // snapshots, some hundred may be in another order.
+  // From 1, never reused. Rises by birth on each thread, and from what a snapshot has to what is
+  // born after it. Else what another thread made before may have a greater id, by at most 1 100.
   uint64_t id = 0;
   uintptr_t address = 0;  // of the data; reused by later storages
   int64_t nbytes = 0;
@@ -78,7 +78,7 @@ class Snapshot {
   c10::ArrayRef<DeviceInfo> devices() const;
   // Returns the counters of one device; zeros if it was never used.
   Counters counters(c10::Device device) const;
-  // Returns a device's rows in order of birth, valid while a copy of this snapshot lives.
+  // Returns a device's rows by id, valid while a copy of this snapshot lives.
   c10::ArrayRef<StorageInfo> storages(c10::Device device) const;
   // Return the row of a storage, null if it was not alive. Valid while a copy of this snapshot
   // lives. find_address() takes the beginning of the data, and sorts all addresses when first used;
@@ -89,9 +89,12 @@ class Snapshot {
   // Returns the id of the storage whose birth made the peak, the last that was born by then. 0:
   // this is no peak, or the sum was never higher than when counting began.
   uint64_t peak_maker() const;
-  // Returns false only for a peak (Registry::peak_snapshot) that lacks storages which were freed
-  // while peaks were not kept.
+  // Returns false only for a peak (Registry::peak_snapshot) that lacks storages: they were freed
+  // while peaks were not kept, or !labels_known().
   bool complete() const;
+  // Returns false only for a label's peak, which then is a lower bound: something was made under a
+  // path of labels for which there was no room (ScopedLabel), so perhaps under this label.
+  bool labels_known() const;
   // Returns the instant.
   std::chrono::system_clock::time_point time() const;
   // Return true if storages from before the first activation, or from a gap after it, may be

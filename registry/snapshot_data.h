@@ -20,6 +20,7 @@ struct Snapshot::Data {
   mutable std::vector<const StorageInfo*> by_address;
   uint64_t peak_maker = 0;
   bool complete = true;
+  bool labels_known = true;
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
   bool cuda_unseen_before_tracking = false;

@@ -129,6 +129,7 @@ void add_names_of_the_ended(std::vector<NamedTensorFacts>& facts) {
     fact.role = kept.role;
     fact.module = std::move(kept.module);
     fact.tied = std::move(kept.tied);
+    fact.requires_grad = kept.requires_grad;
     fact.storage_id = kept.storage_id;
     fact.has_storage = true;
     fact.has_ended = true;
@@ -323,8 +324,12 @@ MemReporter::Impl::NamedTensors MemReporter::Impl::read_named_tensors(bool train
       if (!tensor.defined()) return;
       result.facts.push_back(facts_of(part[0] == '\0' ? named.name : named.name + "." + part,
                                       named.role, tensor, result.may_be_pinned));
-      result.facts.back().module = named.module;
-      result.facts.back().tied = named.tied;
+      NamedTensorFacts& facts = result.facts.back();
+      facts.module = named.module;
+      facts.tied = named.tied;
+      if (named.role != Role::kParameter) return;
+      const bool requires_grad = named.tensor.requires_grad();
+      if (requires_grad || !named.is_part) facts.requires_grad = requires_grad;
     });
   }
   for (UnreadGradient& gradient : unread) {

@@ -127,7 +127,15 @@ struct ReportRow : Birthplace {
   // A report of a run, at the end of a Python program: the variable that leads to an anonymous
   // row, or the node of which graph has saved it: losses[3]. Empty: not known.
   std::string held_by;
+  // A report of a run, in a Python program: activation checkpointing has kept it, to compute what
+  // follows again within backward.
+  bool checkpointed = false;
   std::string where;  // the program's line: train.cc:42 main; empty if no stack was taken
+  // Where that is a library's line, the innermost one of the program's own code; empty: not known.
+  std::string called_from;
+  // A parameter's: false if it is frozen. Unknown where its tensor has gone or is inside another
+  // one (DTensor), and no operator was seen that read it as a leaf which requires grad.
+  std::optional<bool> requires_grad;
   // CUDA, as LibTorch's allocator says: the handle of the stream it is for (0: the default one),
   // and the private pool (MempoolId_t) it lies in ({0, 0}: none). Unknown where the allocator does
   // not tell, and in a report of a peak.
@@ -232,6 +240,7 @@ struct Report {
   ReportOptions options;
   bool of_peak = false;  // who was alive at the peak of requested bytes, which is allocator_bytes
   bool complete = true;  // false: rows of a peak are missing, see Snapshot::complete()
+  bool labels_known = true;  // see Snapshot
   std::chrono::system_clock::time_point time;
   std::vector<DeviceReport> devices;
   HookHealth health;

@@ -270,6 +270,10 @@ Command declare_run(RunWords& words) {
        "Report once the memory in use nears the control group's limit, where\n"
        "the kernel would kill the process. The default is 95; 0 is never.",
        reports},
+      {"--training-paused", "", &options.training_paused,
+       "Promise that no other thread trains or sets gradients while a report\n"
+       "is written: those that the program set by hand are read, too.",
+       reports},
       {"-f,--function", "FUNCTION", &lines.functions,
        "Profile the memory of each line of FUNCTION, named by the end of\n"
        "its qualified name. May be repeated. Replaces the report.",

@@ -69,6 +69,7 @@ std::vector<Variable> format(const Settings& settings) {
   if (!settings.detail.empty()) result.push_back({kDetail, settings.detail});
   if (!settings.report_on.empty()) result.push_back({kReportOn, settings.report_on});
   if (settings.report_near) result.push_back({kReportNear, std::to_string(*settings.report_near)});
+  if (settings.training_paused) result.push_back({kTrainingPaused, "1"});
   if (settings.process != 0) result.push_back({kProcess, std::to_string(settings.process)});
   if (!settings.folder.empty()) result.push_back({kFolder, settings.folder});
   result.push_back({kOutputs, settings.outputs.empty()
@@ -89,6 +90,7 @@ Settings parse(const Lookup& lookup) {
   result.detail = right_text_of(lookup, kDetail);
   result.report_on = right_text_of(lookup, kReportOn);
   result.report_near = to_number(right_text_of(lookup, kReportNear));
+  result.training_paused = is_on(text_of(lookup, kTrainingPaused));
   result.process = number_of(lookup, kProcess).value_or(0);
   result.folder = text_of(lookup, kFolder);
   result.outputs = text_of(lookup, kOutputs);

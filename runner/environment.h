@@ -37,6 +37,9 @@ inline constexpr char kReportOn[] = "MEMLEDGER_REPORT_ON";
 // Report once the memory that the process' control group uses comes near its limit: at so many
 // percent of it, 0 for never.
 inline constexpr char kReportNear[] = "MEMLEDGER_REPORT_NEAR";
+// Reports promise what a ScopedTrainingPaused does (registry/training_paused.h). On unless empty or
+// 0.
+inline constexpr char kTrainingPaused[] = "MEMLEDGER_TRAINING_PAUSED";
 // The line profile (tracker/line_profiler.h): the functions and the columns, one per line, the
 // GPU's number, and the files.
 inline constexpr char kLines[] = "MEMLEDGER_LINES";
@@ -91,6 +94,7 @@ struct Settings {
   LineSettings lines;
   std::string report_on;           // SIGUSR2
   std::optional<int> report_near;  // percent; unset: kDefaultReportNear
+  bool training_paused = false;
   std::string folder;
   std::string outputs;  // empty: `/`
   int process = 0;      // 0: not known

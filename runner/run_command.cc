@@ -87,6 +87,7 @@ environment::Settings settings_of(const RunOptions& options) {
   settings.lines = options.lines;
   settings.report_on = options.report_on.value_or("");
   settings.report_near = options.report_near;
+  settings.training_paused = options.training_paused;
   settings.outputs = options.outputs_folder;
   settings.process = getpid();  // which the program keeps
   std::error_code error;

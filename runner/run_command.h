@@ -25,6 +25,7 @@ struct RunOptions {
   std::optional<std::string> stacks;     // off, sampled, all; empty: as environment::kStacks says
   std::optional<std::string> report_on;  // a signal's name; empty: none
   std::optional<int> report_near;        // percent of the control group's limit; 0: never
+  bool training_paused = false;          // see environment::kTrainingPaused
   WriteOptions writes{WritePolicy::kAllow};  // what run_program() leaves to run_discarding()
   std::string outputs_folder;  // stands for `/` where reports go; empty: they go there
   std::vector<std::string> program;

@@ -42,6 +42,11 @@ TEST_COPTS = SEES_LIBTORCH_INLINES_COPTS + ["-O0"]
 # //third_party/precompiled:torch_in_tests, too.
 PRECOMPILED_TEST_COPTS = TEST_COPTS + ["-include", "third_party/precompiled/torch_in_tests.h"]
 
+# Programs as people ship them, with lines. They must depend on
+# //third_party/precompiled:torch_in_programs, too.
+OPTIMIZED_COPTS = SEES_LIBTORCH_INLINES_COPTS + ["-O2", "-g"]
+OPTIMIZED_PROGRAM_COPTS = OPTIMIZED_COPTS + ["-include", "third_party/precompiled/torch_in_programs.h"]
+
 # Beside those, for tests of what differs between LibTorch's releases.
 LIBTORCH_MINOR_COPTS = ["-DLIBTORCH_MINOR=%d" % LIBTORCH_VERSION[1]]
 

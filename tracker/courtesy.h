@@ -73,7 +73,8 @@ struct Unmoved {
 // While yielded a tensor has its shape, strides and device, but no data: what asks for it (an
 // operator, data_ptr(), item()) throws c10::Error that says so. Addresses taken before dangle, and
 // LibTorch cannot catch their use: raw pointers, from_blob() on another tensor's data, captured
-// CUDA graphs.
+// CUDA graphs. A resize_() that throws has set the sizes; restore() makes room for them where the
+// tensor was added, and else LibTorch would read beyond the storage.
 //
 // Ownership: keeps no tensor alive; what dies while yielded does not come back. Thread-safety: one
 // thread at a time, while no other uses tensors that move. A child of fork has a copy of what was

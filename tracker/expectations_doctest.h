@@ -10,6 +10,7 @@
 #error "include doctest's header before tracker/expectations_doctest.h"
 #endif
 
+#include "tracker/doctest_check.h"
 #include "tracker/memory_expectations.h"
 
 namespace memledger {

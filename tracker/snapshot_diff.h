@@ -39,7 +39,7 @@ struct DiffRow {
   Role role = Role::kTensor;
   // Library workspaces and raw blocks have rows of their own, which no sum of tensors includes.
   StorageKind kind = StorageKind::kTensor;
-  // One name per storage, in order of birth, `a+b` for tied ones; the last known names of storages
+  // One name per storage, by id, `a+b` for tied ones; the last known names of storages
   // that died. Empty: anonymous.
   std::vector<std::string> names;
   // Each empty if unknown, and if the storages of this row differ in it.

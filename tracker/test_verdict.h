@@ -1,7 +1,7 @@
 #pragma once
 
 // A check's result, in a form that doctest's CHECK and googletest's EXPECT_TRUE take as it is and
-// print when it fails. Knows neither of the two.
+// print when it fails.
 //
 //   memledger::GrowthFinder finder;
 //   finder.step();
@@ -12,6 +12,8 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+
+#include "tracker/doctest_check.h"
 
 namespace memledger {
 

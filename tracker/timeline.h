@@ -38,9 +38,9 @@ class Optimizer;
 namespace memledger {
 
 struct TimelineOptions {
-  // Keeps the last so many births and deaths, at about 140 bytes each, reserved at the start, and
-  // as many marks. What is dropped is counted, and the timeline begins where no birth or death is
-  // missing any more.
+  // Keeps the last so many births and deaths, whatever their addresses, at about 140 bytes each and
+  // 0.6 MB, reserved at the start, and as many marks. What is dropped is counted. The timeline
+  // begins with the first birth or death that is kept; marks from before it are dropped.
   size_t max_events = size_t{1} << 18;
   // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during each call.
   // Without it, gradients that were set by hand beside other threads have no names.
@@ -61,7 +61,7 @@ struct TimelineName {
 struct TimelineData {
   Recording recording;
   std::vector<TimelineMark> marks;
-  int64_t dropped_marks = 0;  // at most this many marks are missing
+  int64_t dropped_marks = 0;  // of all that were set
   // By storage id, as of the end, or of the last mark() while the storage was alive.
   std::unordered_map<uint64_t, TimelineName> names;
 };

@@ -215,6 +215,12 @@ struct NodeLock : Node {
   static std::mutex& of(const Node& node) { return const_cast<Node&>(node).*(&NodeLock::mutex_); }
 };
 
+// LibTorch's own, for retain_grad(), are apart, and hold nothing.
+bool has_hooks(Node& node) {
+  return !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() ||
+         !node.post_hooks().empty();
+}
+
 void read_copy_slices(const OpenNode& node, NodeContents& contents) {
   const auto& slices = static_cast<const torch::autograd::CopySlices&>(**node.node);
   if (!slices.fn) {
@@ -467,6 +473,9 @@ bool NodeReader::is_released(const NodePtr& node) {
 void NodeReader::read(OpenNode& open_node, NodeContents& contents) {
   using Kind = NodeType::Kind;
   const NodeType& type = *open_node.type;
+  // Those of a leaf are the leaf's, not the graph's.
+  if (type.kind != Kind::kLeaf && has_hooks(**open_node.node))
+    contents.unread(open_node, UnreadReason::kHooks, "they may hold tensors");
   if (type.saves_nothing()) return;
   if (!open_node.lock.owns_lock())
     open_node.lock = std::unique_lock<std::mutex>(NodeLock::of(**open_node.node), std::try_to_lock);

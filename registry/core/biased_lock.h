@@ -43,8 +43,8 @@ class ABSL_LOCKABLE BiasedLock {
   BiasedLock(const BiasedLock&) = delete;
   BiasedLock& operator=(const BiasedLock&) = delete;
 
-  // How it was taken, for unlock(): the slow way, or by an owner, whose index it is.
-  enum class Way : uint8_t { kSlow = 255 };
+  // How it was taken, for unlock(): by an owner, whose index it is, or the slow way.
+  enum class Way : uint8_t { kFirst, kSecond, kThird, kFourth, kSlow = 255 };
   static constexpr size_t kMaxOwners = 4;
 
   ABSL_ATTRIBUTE_ALWAYS_INLINE Way lock(uint32_t thread)

@@ -110,6 +110,10 @@ class alignas(64) DeviceCounters {
   void note_lost_death(uint64_t order) noexcept;
   uint64_t last_lost_death() const noexcept { return lost_order_.load(std::memory_order_acquire); }
 
+  // Notes a birth under a path of which it is not known whether a label holds it.
+  void note_unknown_path() noexcept { unknown_path_.store(true, std::memory_order_relaxed); }
+  bool paths_known() const noexcept { return !unknown_path_.load(std::memory_order_relaxed); }
+
   // In a child of fork: no other thread is about to take a share.
   void forget_other_threads() noexcept {
     for (Share& share : shares_) share.lock.forget_other_threads();
@@ -169,6 +173,7 @@ class alignas(64) DeviceCounters {
   uint64_t given_ ABSL_GUARDED_BY(lock_) = 0;  // a bit for each share
   std::atomic<int> pins_{0};
   std::atomic<uint64_t> lost_order_{0};
+  std::atomic<bool> unknown_path_{false};
   std::array<Sum, kMaxPeakLabels> labels_;
   std::array<Share, kShares> shares_;
 };

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <new>
 #include <type_traits>
+#include <utility>
 
 namespace memledger::core {
 
@@ -17,35 +18,101 @@ int64_t steady_ns() noexcept {
       .count();
 }
 
-EventRing::Memory EventRing::memory_for(size_t capacity) {
-  // Pages become memory when they are first written to.
-  void* const memory = std::calloc(capacity, sizeof(LedgerEvent));
-  if (memory == nullptr) throw std::bad_alloc();
-  return Memory(static_cast<LedgerEvent*>(memory), &std::free);
+namespace {
+
+size_t segments_for(size_t events) {
+  return events / EventSegments::kEvents + (events % EventSegments::kEvents != 0);
 }
 
-EventRing::EventRing(size_t capacity)
-    : capacity_(std::max<size_t>(capacity, 1)), events_(memory_for(capacity_)) {}
+}  // namespace
 
-void EventRing::grow(size_t capacity) {
-  if (capacity <= capacity_) return;
-  Memory larger = memory_for(capacity);
-  for (uint64_t i = first_; i < written_; ++i) larger[i % capacity] = events_[i % capacity_];
-  events_ = std::move(larger);
-  capacity_ = capacity;
+// Each shard may have one segment that it has not filled, and has closed one whose first events are
+// older than the last of the segment that is dropped.
+EventSegments::EventSegments(size_t events, size_t shards)
+    : shards_(shards), capacity_(std::max<size_t>(events, 1)) {
+  add_part(segments_for(capacity_) + 2 * shards_);
+}
+
+void EventSegments::grow(size_t events) {
+  if (events <= capacity_) return;
+  add_part(segments_for(events - capacity_));
+  capacity_ = events;
+}
+
+void EventSegments::add_part(size_t count) {
+  parts_.reserve(parts_.size() + 1);
+  // Pages become memory when they are first written to.
+  constexpr size_t kBytes = kEvents * sizeof(LedgerEvent);
+  void* const memory = std::calloc(count, kBytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  Part part{{static_cast<LedgerEvent*>(memory), &std::free}, nullptr, count};
+  part.segments = std::make_unique<Segment[]>(count);
+  const BriefLockHolder hold(lock_);
+  for (size_t i = 0; i < count; ++i) {
+    part.segments[i].events = part.events.get() + i * kEvents;
+    append(free_, part.segments[i]);
+  }
+  parts_.push_back(std::move(part));
+  room_ += count * kEvents;
+}
+
+void EventSegments::append(List& list, Segment& segment) noexcept {
+  segment.newer = nullptr;
+  (list.newest == nullptr ? list.oldest : list.newest->newer) = &segment;
+  list.newest = &segment;
+}
+
+EventSegments::Segment* EventSegments::take_oldest(List& list) noexcept {
+  Segment* const oldest = list.oldest;
+  if (oldest == nullptr) return nullptr;
+  list.oldest = oldest->newer;
+  if (list.oldest == nullptr) list.newest = nullptr;
+  return oldest;
+}
+
+EventSegments::Segment* EventSegments::open(uint32_t shard, uint64_t first) noexcept {
+  const BriefLockHolder hold(lock_);
+  Segment* opened = take_oldest(free_);
+  if (opened == nullptr) {
+    opened = take_oldest(closed_);
+    last_dropped_ns_ = std::max(last_dropped_ns_, opened->events[kEvents - 1].time_ns);
+  }
+  opened->state = Segment::State::kOpen;
+  opened->shard = shard;
+  opened->first = first;
+  return opened;
+}
+
+void EventSegments::close(Segment* full) noexcept {
+  const BriefLockHolder hold(lock_);
+  full->state = Segment::State::kClosed;
+  append(closed_, *full);
+}
+
+void EventSegments::copy(const Segment& segment, uint64_t end, Range range,
+                         std::vector<LedgerEvent>& events) {
+  end = std::min(end, range.end);
+  for (uint64_t place = std::max(segment.first, range.begin); place < end; ++place)
+    events.push_back(segment.events[place - segment.first]);
 }
 
 void EventRing::add(const TableEntry& entry, bool birth) noexcept {
-  LedgerEvent& event = events_[written_ % capacity_];
-  if (written_ - first_ == capacity_) {
-    last_dropped_ns_ = event.time_ns;
-    ++first_;
-  }
-  ++written_;
+  if (open_ == nullptr) open_ = segments_.open(shard_, written_);
+  LedgerEvent& event = open_->events[written_ - open_->first];
   event.time_ns = steady_ns();
   event.birth = birth;
   fill(event, entry);
   event.complete = !birth;
+  if (++written_ - open_->first < EventSegments::kEvents) return;
+  segments_.close(open_);
+  open_ = nullptr;
+}
+
+bool EventRing::copy_open(const EventSegments::Segment& segment, EventSegments::Range range,
+                          std::vector<LedgerEvent>& events) const {
+  if (open_ != &segment) return false;
+  EventSegments::copy(segment, written_, range, events);
+  return true;
 }
 
 void EventRing::fill(LedgerEvent& event, const TableEntry& entry) noexcept {
@@ -66,10 +133,6 @@ void EventRing::fill(LedgerEvent& event, const TableEntry& entry) noexcept {
   event.dims = event.described ? static_cast<uint8_t>(entry.shape.size()) : 0;
   for (size_t i = 0; i < event.dims; ++i) event.shape[i] = entry.shape[i];
   event.complete = true;
-}
-
-void EventRing::copy(uint64_t begin, uint64_t end, std::vector<LedgerEvent>& events) const {
-  for (uint64_t i = std::max(begin, first_); i < end; ++i) events.push_back(events_[i % capacity_]);
 }
 
 void LabelHistory::start() {

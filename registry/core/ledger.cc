@@ -88,7 +88,7 @@ uint64_t Ledger::new_number() noexcept {
 uint64_t Ledger::take_id_block(ThreadContext& thread) noexcept {
   const uint64_t number = id_blocks_.taken.fetch_add(1, std::memory_order_relaxed);
   const uint64_t first = number * kIdBlock + 1;
-  thread.ids = {number_, first + 1, first + kIdBlock, number + 1};
+  thread.ids = {number_, first + 1, first + kIdBlock, number};
   return first;
 }
 
@@ -152,7 +152,8 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
 }
 
 bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
-                      const int64_t* sizes, size_t dims, int8_t dtype, void* owner) noexcept {
+                      const int64_t* sizes, size_t dims, int8_t dtype, void* owner,
+                      bool is_result) noexcept {
   Shard& shard = shard_of(address);
   const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(address);
@@ -162,6 +163,7 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
   if (takes_owner) record.owner = owner;
   const bool made_by_this_run = record.thread == thread && record.op_sequence == op_sequence;
   if (record.described() && !made_by_this_run) return takes_owner;
+  if (is_result && made_by_this_run) record.add_to_state(Entry::kResult);
   try {
     record.shape.assign(sizes, dims);
   } catch (const std::bad_alloc&) {
@@ -246,7 +248,7 @@ bool Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
     record.flags.gradient = true;
     record.parameter_or_consumer = parameter;
     record.flags.has_consumer = false;
-    record.flags.parameter_inferred = false;
+    record.flags.parameter_inferred = record.flags.read_parameter = false;
   }
   return !record.described();
 }
@@ -271,11 +273,11 @@ bool Ledger::is_parameter_like(uintptr_t address) const noexcept {
   return there != nullptr && there->flags.parameter_like;
 }
 
-uint64_t Ledger::parameter_at(uintptr_t address) const noexcept {
+Ledger::Made Ledger::made_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
   const BiasedLockHolder hold(shard.lock, calling_thread());
   const Entry* const there = shard.find(address);
-  return there == nullptr ? 0 : there->parameter();
+  return there == nullptr ? Made{} : Made{there->id, there->parameter()};
 }
 
 std::pair<NameId, NameId> Ledger::labels_at(uintptr_t address) const noexcept {
@@ -284,6 +286,14 @@ std::pair<NameId, NameId> Ledger::labels_at(uintptr_t address) const noexcept {
   const Entry* const there = shard.find(address);
   if (there == nullptr) return {0, 0};
   return {there->label, there->forward_label};
+}
+
+std::pair<uint32_t, uint32_t> Ledger::run_at(uintptr_t address) const noexcept {
+  Shard& shard = shard_of(address);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
+  const Entry* const there = shard.find(address);
+  if (there == nullptr || there->flags.adopted) return {0, 0};
+  return {there->thread, there->op_sequence};
 }
 
 uint64_t Ledger::id_at(uintptr_t address) const noexcept {
@@ -566,18 +576,18 @@ void Ledger::mark_recording(RecordingMark& mark) const {
 
 RecordingMark Ledger::start_recording(size_t events) {
   const LockHolder hold(instants_lock_);
-  const size_t capacity = events / kShards + 1;
-  std::array<std::unique_ptr<EventRing>, kShards> rings;
   if (recorders_ == 0) {
-    for (std::unique_ptr<EventRing>& ring : rings) ring = std::make_unique<EventRing>(capacity);
-  }
-  for (size_t i = 0; i < kShards; ++i) {
-    const BiasedLockHolder hold_shard(shards_[i].lock, calling_thread());
-    if (recorders_ == 0) {
+    auto segments = std::make_unique<EventSegments>(events, kShards);
+    std::array<std::unique_ptr<EventRing>, kShards> rings;
+    for (size_t i = 0; i < kShards; ++i)
+      rings[i] = std::make_unique<EventRing>(*segments, static_cast<uint32_t>(i));
+    events_ = std::move(segments);
+    for (size_t i = 0; i < kShards; ++i) {
+      const BiasedLockHolder hold_shard(shards_[i].lock, calling_thread());
       shards_[i].ring = std::move(rings[i]);
-    } else {
-      shards_[i].ring->grow(capacity);
     }
+  } else {
+    events_->grow(events);
   }
   ++recorders_;
   RecordingMark mark;
@@ -595,6 +605,25 @@ void Ledger::stop_recording() noexcept {
     const BiasedLockHolder hold_shard(shard.lock, calling_thread());
     ring.swap(shard.ring);
   }
+  events_.reset();
+}
+
+void Ledger::copy_events(const RecordingMark& since, const RecordingMark& end,
+                         std::vector<LedgerEvent>& events) {
+  const auto range_of = [&](uint32_t shard) -> EventSegments::Range {
+    return {since.written[shard], end.written[shard]};
+  };
+  events_->for_each([&](const EventSegments::Segment& segment) {
+    bool copied = false;
+    while (!copied) {
+      const std::optional<uint32_t> filling = events_->copy_closed(segment, range_of, events);
+      if (!filling.has_value()) return;
+      // What it has been filled with since the end lies behind the range.
+      Shard& shard = shards_[*filling];
+      const BiasedLockHolder hold_shard(shard.lock, calling_thread());
+      copied = shard.ring->copy_open(segment, range_of(*filling), events);
+    }
+  });
 }
 
 LedgerRecording Ledger::recording(const RecordingMark& since, bool with_alive) {
@@ -611,34 +640,28 @@ LedgerRecording Ledger::recording(const RecordingMark& since, bool with_alive) {
     unlock_all();
   }
   result.complete_since_ns = since.time_ns;
+  if (events_ == nullptr) return result;
   uint64_t all = 0;
-  for (size_t i = 0; i < kShards; ++i) {
-    if (result.end.written[i] <= since.written[i]) continue;
-    const uint64_t count = result.end.written[i] - since.written[i];
-    all += count;
-    Shard& shard = shards_[i];
-    size_t room = 0;
-    {
-      const BiasedLockHolder hold_shard(shard.lock, calling_thread());
-      if (shard.ring == nullptr) continue;
-      room = static_cast<size_t>(std::min<uint64_t>(count, shard.ring->capacity()));
-    }
-    // Grown here, as growing copies, and not while the shard is held.
-    result.events.reserve(std::max(result.events.capacity(), result.events.size() + room));
-    const BiasedLockHolder hold_shard(shard.lock, calling_thread());
-    shard.ring->copy(since.written[i], result.end.written[i], result.events);
-    result.complete_since_ns = std::max(result.complete_since_ns, shard.ring->last_dropped_ns());
-  }
-  // Where one shard has dropped events, what others have of that time does not fit together.
-  result.events.erase(std::remove_if(result.events.begin(), result.events.end(),
-                                     [&](const LedgerEvent& event) {
-                                       return event.time_ns < result.complete_since_ns;
-                                     }),
-                      result.events.end());
-  std::stable_sort(
-      result.events.begin(), result.events.end(),
-      [](const LedgerEvent& a, const LedgerEvent& b) { return a.time_ns < b.time_ns; });
+  for (size_t i = 0; i < kShards; ++i)
+    all += result.end.written[i] - std::min(since.written[i], result.end.written[i]);
+  // Grown here, as growing copies, and not while something is held.
+  result.events.reserve(static_cast<size_t>(std::min<uint64_t>(all, events_->room())));
+  copy_events(since, result.end, result.events);
+  const auto by_time = [](const LedgerEvent& a, const LedgerEvent& b) {
+    return a.time_ns < b.time_ns;
+  };
+  std::stable_sort(result.events.begin(), result.events.end(), by_time);
+  // Some of the events from before the last that was dropped are dropped, too.
+  const int64_t dropped_ns = events_->last_dropped_ns();
+  auto first = std::find_if(result.events.begin(), result.events.end(),
+                            [&](const LedgerEvent& event) { return event.time_ns > dropped_ns; });
+  const auto most = static_cast<std::ptrdiff_t>(events_->capacity());
+  if (result.events.end() - first > most) first = result.events.end() - most;
+  result.events.erase(result.events.begin(), first);
   result.dropped = static_cast<int64_t>(all - result.events.size());
+  if (result.dropped > 0)
+    result.complete_since_ns =
+        result.events.empty() ? result.end.time_ns : result.events.front().time_ns;
   if (!with_alive) complete_births(result.events);
   return result;
 }
@@ -704,6 +727,7 @@ LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const PinPeak&
            (label == 0 || (entry.peak_labels & label) != 0) &&
            (entry.is_alive() || peak.order < entry.death_order);
   });
+  result.labels_known = label == 0 || own->paths_known();
   // Read last, so that what was lost meanwhile counts.
   result.complete = own->last_lost_death() <= peak.order;
   return result;

@@ -51,6 +51,7 @@ struct LedgerPeak {
   // False: some that were freed since are missing, as peaks were not kept then or there was no
   // memory.
   bool complete = true;
+  bool labels_known = true;  // see Snapshot
   RecordList records;
 };
 
@@ -152,9 +153,12 @@ class Ledger {
   // storage's owner; the caller has taken a reference for it, and gets it back at the death.
   //
   // `own` is the last storage that the calling thread has made. If it is this one, and the caller
-  // keeps it alive, no lock is taken: nobody else describes it before its maker has.
+  // keeps it alive, no lock is taken: nobody else describes it before its maker has. `is_result`:
+  // of the outermost operator.
   bool describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes,
-                size_t dims, int8_t dtype, void* owner, const BornEntry& own) noexcept {
+                size_t dims, int8_t dtype, void* owner, const BornEntry& own,
+                bool is_result = false) noexcept {
+    const uint8_t described = Entry::kDescribed | (is_result ? Entry::kResult : 0);
     if (own.address == address && own.entry != nullptr && own.entry->id == own.id) {
       Entry& entry = *own.entry;
       const uint8_t state = entry.state.load(std::memory_order_relaxed);
@@ -163,18 +167,18 @@ class Ledger {
         if (entry.shape.assign_small(sizes, dims)) {
           if (takes_owner) entry.owner = owner;
           entry.dtype = dtype;
-          entry.state.store(Entry::kDescribed, std::memory_order_release);
+          entry.state.store(described, std::memory_order_release);
           return takes_owner;
         }
-      } else if (state == Entry::kDescribed && !takes_owner && entry.dtype == dtype &&
+      } else if (state == described && !takes_owner && entry.dtype == dtype &&
                  entry.shape.equals(sizes, dims)) {
         return false;
       }
     }
-    return describe(address, thread, op_sequence, sizes, dims, dtype, owner);
+    return describe(address, thread, op_sequence, sizes, dims, dtype, owner, is_result);
   }
   bool describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes,
-                size_t dims, int8_t dtype, void* owner = nullptr) noexcept;
+                size_t dims, int8_t dtype, void* owner = nullptr, bool is_result = false) noexcept;
   bool set_owner(uintptr_t address, void* owner) noexcept;
   // Calls back with every live record of a device, in no order and with its shard locked: for a few
   // instructions each. What is born or dies meanwhile may be left out.
@@ -191,8 +195,12 @@ class Ledger {
   // Remembers that an operator consumed the storage as a leaf that requires grad. Returns its id.
   uint64_t mark_parameter_like(uintptr_t address, bool* is_told = nullptr) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
-  // Returns the parameter of the birthplace of what lies there; 0: none.
-  uint64_t parameter_at(uintptr_t address) const noexcept;
+  // What lies there, and the parameter of its birthplace; 0: none.
+  struct Made {
+    uint64_t id = 0;
+    uint64_t parameter = 0;
+  };
+  Made made_at(uintptr_t address) const noexcept;
   // Returns the birthplace's label and forward label.
   std::pair<NameId, NameId> labels_at(uintptr_t address) const noexcept;
   // Returns whether any storage ever was: this program trains.
@@ -217,6 +225,9 @@ class Ledger {
   // Notes that LibTorch keeps this block for a library. Returns its id; 0 if there is none, or if a
   // tensor was seen on it: then the block that was meant has gone, and this is another.
   uint64_t mark_library_workspace(uintptr_t address, DeviceKey device) noexcept;
+
+  // Returns the thread and the run of an operator that made what lies there; zeros: not known.
+  std::pair<uint32_t, uint32_t> run_at(uintptr_t address) const noexcept;
 
   uint64_t id_at(uintptr_t address) const noexcept;  // 0: none
   // Returns a number above all ids until now, which no id from now on is below.
@@ -395,11 +406,10 @@ class Ledger {
   }
   static uint32_t calling_thread() noexcept;
   static constexpr uint64_t kIdBlock = 64;
-  static constexpr uint64_t kMostBlocksSince = 2;
-  // Returns an id above all of this thread's, and above those of others, but for the last some
-  // hundred: threads take ids in blocks, so that they do not pass a cache line to and fro with each
-  // birth. Who finds that others have taken more than two blocks since its last birth begins a new
-  // one.
+  static constexpr uint64_t kMostBlocksSince = 17;
+  // Returns an id above all of this thread's, and at most 1 100 below those of others: threads take
+  // ids in blocks, so that they do not pass a cache line to and fro with each birth. Who finds that
+  // 16 others have been taken after its own begins a new one.
   inline uint64_t take_id(ThreadContext& thread) noexcept;
   // `set_place(entry, flags)` writes the birthplace; `share` is as in DeviceCounters::Caller.
   template <typename SetPlace>
@@ -476,6 +486,9 @@ class Ledger {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Completes births of what is still alive from the table: the event tells what was known then.
   void complete_births(std::vector<LedgerEvent>& events);
+  // Appends what was written between the marks and is still there.
+  void copy_events(const RecordingMark& since, const RecordingMark& end,
+                   std::vector<LedgerEvent>& events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
   // The caller holds all shards.
   void mark_recording(RecordingMark& mark) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   template <typename PinPeak>
@@ -504,6 +517,7 @@ class Ledger {
   std::map<uint64_t, uint64_t> cursors_ ABSL_GUARDED_BY(instants_lock_);
   uint64_t next_cursor_ ABSL_GUARDED_BY(instants_lock_) = 1;
   int recorders_ ABSL_GUARDED_BY(instants_lock_) = 0;
+  std::unique_ptr<EventSegments> events_ ABSL_GUARDED_BY(instants_lock_);  // null as Shard::ring is
   // Read by each operator under no_grad, so not beside what each birth writes.
   std::atomic<bool> any_parameter_like_{false};
   std::atomic<bool> any_told_parameter_{false};

@@ -16,10 +16,9 @@ namespace memledger::core {
 ABSL_ATTRIBUTE_ALWAYS_INLINE inline uint64_t Ledger::take_id(ThreadContext& thread) noexcept {
   IdBlock& block = thread.ids;
   const uint64_t taken = id_blocks_.taken.load(std::memory_order_relaxed);
-  if (ABSL_PREDICT_FALSE(block.next == block.end || taken - block.seen > kMostBlocksSince ||
+  if (ABSL_PREDICT_FALSE(block.next == block.end || taken - block.number > kMostBlocksSince ||
                          block.ledger != number_))
     return take_id_block(thread);
-  block.seen = taken;
   return block.next++;
 }
 
@@ -77,6 +76,7 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline uint64_t Ledger::enter(const Block& block,
     totals->allocated_bytes += block.nbytes;
     ++totals->allocated_count;
     entry.birth_order = counters.add(block.nbytes, entry.peak_labels, caller, id);
+    if (ABSL_PREDICT_FALSE(block.peak_labels >= kUnknownPath)) counters.note_unknown_path();
   }
   if (ABSL_PREDICT_FALSE(shard.ring != nullptr)) shard.ring->add(entry, /*birth=*/true);
   return id;

@@ -34,7 +34,27 @@ constexpr std::string_view kReadersOfAllLayers[] = {"CompiledFunction", "Broadca
 constexpr std::string_view kMakersOfExternals[] = {"aten::set_", "aten::from_file",
                                                    "aten::pin_memory", "aten::_pin_memory"};
 
+constexpr std::string_view kCustomNode = "torch::autograd::CppNode<";
+
 }  // namespace
+
+std::string_view function_of_node(std::string_view node) noexcept {
+  if (node.compare(0, kCustomNode.size(), kCustomNode) != 0 || node.back() != '>') return {};
+  std::string_view type = node.substr(kCustomNode.size());
+  type.remove_suffix(1);
+  size_t begin = 0, end = type.size();
+  int depth = 0;
+  for (size_t i = 0; i < type.size(); ++i) {
+    const char c = type[i];
+    if (depth == 0 && c == ':') {
+      begin = i + 1;
+      end = type.size();
+    }
+    if (depth == 0 && c == '<') end = i;
+    depth += (c == '<' || c == '(') - (c == '>' || c == ')');
+  }
+  return type.substr(begin, end - begin);
+}
 
 OperatorKind kind_of_operator(std::string_view name) noexcept {
   if (name.size() < 7 || name.compare(0, 6, "aten::") != 0) return OperatorKind::kOther;
@@ -51,6 +71,9 @@ OperatorTraits traits_of_operator(std::string_view name) noexcept {
   traits.reads_all_layers = is_one_of(kReadersOfAllLayers, name);
   traits.may_make_external = is_one_of(kMakersOfExternals, name);
   traits.looks_up = name.find("embedding") != std::string_view::npos;
+  traits.is_function =
+      name.find("::") == std::string_view::npos && !name.empty() && !traits.reads_all_layers;
+  traits.is_custom_node = name.compare(0, kCustomNode.size(), kCustomNode) == 0;
   return traits;
 }
 

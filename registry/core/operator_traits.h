@@ -28,6 +28,10 @@ struct OperatorTraits {
   // Its result may lie on memory that no watched allocator made.
   bool may_make_external : 1;
   bool looks_up : 1;  // an embedding reads rows of its weight
+  // Python's custom Functions run under their class's name. What is within is of its own layer.
+  bool is_function : 1;
+  // A node that no operator makes: of a custom Function in C++.
+  bool is_custom_node : 1;
 
   uint8_t packed() const noexcept {
     uint8_t bits = 0;
@@ -43,6 +47,10 @@ struct OperatorTraits {
 static_assert(sizeof(OperatorTraits) == 1);
 
 OperatorTraits traits_of_operator(std::string_view name) noexcept;
+
+// Returns the plain type of a custom Function in C++ by its node's name: Scale of
+// torch::autograd::CppNode<net::Scale<float>>. Empty for other nodes.
+std::string_view function_of_node(std::string_view node) noexcept;
 
 // Remembers traits by the operators' ids in one NameTable. One load, but for a name's first time.
 // Lock-free.

@@ -39,10 +39,10 @@ LabelSet PeakLabels::kept_of(NameId path, const NameTable& names) const noexcept
   if (count == 0 || path == 0 || path >= known_->size()) return 0;
   std::atomic<uint32_t>& known = (*known_)[path];
   const uint32_t seen = known.load(std::memory_order_relaxed);
-  constexpr uint32_t kLabels = (1u << kMaxPeakLabels) - 1;
+  constexpr uint32_t kLabels = kUnknownPath | (kUnknownPath - 1);
   if (seen >> kCountShift == count) return seen & kLabels;
   const std::string_view text = names.name(path);
-  LabelSet set = 0;
+  LabelSet set = is_in(NameTable::kOverflow, text) ? kUnknownPath : 0;
   uint32_t looked_at = 0;
   {
     const LockHolder hold(lock_);

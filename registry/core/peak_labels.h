@@ -24,7 +24,8 @@ class PeakLabels {
   // Returns the label's bit, nothing when kMaxPeakLabels are kept already. Throws std::bad_alloc.
   std::optional<size_t> keep(std::string_view label);
   std::optional<size_t> find(std::string_view label) const noexcept;
-  // Returns the labels that hold the path with that id. Never throws.
+  // Returns the labels that hold the path with that id, with kUnknownPath where it stands for paths
+  // for which there was no room. Never throws.
   LabelSet of(NameId path, const NameTable& names) const noexcept {
     return count_.load(std::memory_order_acquire) == 0 ? 0 : kept_of(path, names);
   }

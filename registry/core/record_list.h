@@ -9,7 +9,7 @@
 
 namespace memledger::core {
 
-// Records in order of birth. They lie as they were copied, shard by shard: moving them into order
+// Records by id. They lie as they were copied, shard by shard: moving them into order
 // would cost as much as copying them once more.
 class RecordList {
  public:

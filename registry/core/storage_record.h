@@ -43,13 +43,16 @@ struct Birthplace {
   Phase phase = Phase::kOther;
   bool phase_inferred = false;
   bool parameter_inferred = false;
-  bool recorded = false;    // of the forward pass, made of what requires grad
-  bool recomputed = false;  // see memledger::Birthplace
+  bool read_parameter = false;  // the operator did: its results are outputs of the layer
+  bool recorded = false;        // of the forward pass, made of what requires grad
+  bool recomputed = false;      // see memledger::Birthplace
 };
 
 // A bit for each label whose peaks are kept.
 constexpr size_t kMaxPeakLabels = 16;
 using LabelSet = uint32_t;
+// Beside those of labels: what the path is is not known.
+constexpr LabelSet kUnknownPath = LabelSet{1} << kMaxPeakLabels;
 
 constexpr int8_t kUnknownDtype = -1;
 
@@ -201,6 +204,7 @@ struct alignas(64) TableEntry {
   struct Flags {
     bool phase_inferred : 1;
     bool parameter_inferred : 1;
+    bool read_parameter : 1;  // see Birthplace
     bool has_consumer : 1;
     bool adopted : 1;
     bool raw_block : 1;
@@ -216,12 +220,14 @@ struct alignas(64) TableEntry {
   // Not among the flags, which others may write at the same time.
   static constexpr uint8_t kDescribed = 1;
   static constexpr uint8_t kDead = 2;
+  static constexpr uint8_t kResult = 4;  // of the operator that has made it
   std::atomic<uint8_t> state = 0;
 
   // Whoever sees true may read shape and dtype.
   bool described() const noexcept {
     return (state.load(std::memory_order_acquire) & kDescribed) != 0;
   }
+  bool is_result() const noexcept { return (state.load(std::memory_order_relaxed) & kResult) != 0; }
   bool is_alive() const noexcept { return (state.load(std::memory_order_relaxed) & kDead) == 0; }
   // With the shard's lock.
   void add_to_state(uint8_t bit) noexcept {
@@ -253,7 +259,8 @@ struct alignas(64) TableEntry {
     value.op_sequence = op_sequence;
     value.phase = phase;
     value.phase_inferred = flags.phase_inferred;
-    value.parameter_inferred = flags.parameter_inferred;
+    // What an operator keeps for itself (a copy of its input, say) is no output of its layer.
+    value.parameter_inferred = flags.parameter_inferred || (flags.read_parameter && !is_result());
     value.recorded = flags.recorded;
     value.recomputed = flags.recomputed;
     return value;
@@ -268,7 +275,7 @@ struct IdBlock {
   uint64_t ledger;  // the number of the ledger that they are of
   uint64_t next;
   uint64_t end;
-  uint64_t seen;  // so many blocks had all threads taken when it last looked
+  uint64_t number;  // so many blocks had been taken before
 };
 
 // A storage that a thread has made: its entry, as it was then.

@@ -28,6 +28,7 @@ struct ThreadContext {
     uint64_t forward_parameter;
     StackId forward_stack;
     uint32_t op_depth;
+    uint32_t function_depth;
     uint32_t op_sequence;
     Phase operator_phase;
     bool records;
@@ -60,7 +61,10 @@ struct ThreadContext {
   // The last parameter consumed and its address: views of it (weight.t()) are no leaves.
   uint64_t last_parameter;
   uintptr_t last_parameter_address;
-  uint32_t op_depth;       // operators running one inside another
+  uint32_t op_depth;  // operators running one inside another
+  // So many of the outermost are Python's custom Functions: what runs right within is of its own
+  // layer.
+  uint32_t function_depth;
   uint32_t op_sequence;    // numbers runs of the outermost one; 0 outside
   bool may_make_external;  // the outermost one: see OperatorTraits
   bool records;            // the outermost one reads what requires grad, in the forward pass
@@ -68,13 +72,20 @@ struct ThreadContext {
   uint32_t last_sequence;
   uint32_t node_depth;  // autograd nodes running one inside another
   bool has_run_nodes;
-  bool node_grad_mode;    // grad mode when the running node began
-  int graph_task;         // LibTorch's number of the pass whose node ran last
-  BornEntry last_born;    // the last storage made by this thread
-  IdBlock ids;            // for the storages that it makes
-  uint32_t births;        // storages made by this thread, modulo 2^32
-  uint32_t births_at_op;  // `births` when the outermost operator began
-  uint32_t births_seen;   // `births` when an operator's results were last looked at
+  bool node_grad_mode;  // grad mode when the running node began
+  // Numbers of autograd nodes plus 1, 0: unknown. The next one, when an operator with grad mode on
+  // had ended. The one that the running operator was noted for. And that of a C++ custom Function
+  // whose forward runs, for which LibTorch switches grad mode off.
+  uint64_t next_node;
+  uint64_t noted_node;
+  uint64_t custom_node;
+  uint64_t backward_pass;  // Ledger::last_backward_pass(), when next_node was read
+  int graph_task;          // LibTorch's number of the pass whose node ran last
+  BornEntry last_born;     // the last storage made by this thread
+  IdBlock ids;             // for the storages that it makes
+  uint32_t births;         // storages made by this thread, modulo 2^32
+  uint32_t births_at_op;   // `births` when the outermost operator began
+  uint32_t births_seen;    // `births` when an operator's results were last looked at
   // Above 0 inside the wrapped allocator: wrappers below pass through.
   std::array<uint8_t, kWatchedTypes> wrapper_depth;
   uint64_t sampling_state;  // of the stack sampler, as the next two
@@ -113,6 +124,7 @@ struct ThreadContext {
     const bool is_told_by_node = in_node && (forward_parameter != 0 || !in_operator);
     its_parameter = is_told_by_node ? forward_parameter : in_operator ? nearest() : 0;
     flags.parameter_inferred = its_parameter != 0 && (in_node || parameter == 0);
+    flags.read_parameter = its_parameter != 0 && !flags.parameter_inferred;
     place.thread = thread;
     place.op_sequence = op_sequence;
     place.phase = phase.phase(in_operator, in_node);
@@ -169,15 +181,27 @@ class ForwardOperators {
     NameId label = 0;
     uint64_t parameter = 0;
     StackId stack = 0;
+    // The registry's number of the thread, and which run of an operator on it.
+    uint32_t on_thread = 0;
+    uint32_t op_sequence = 0;
   };
+  static_assert(NameTable::kMaxNames <= 1 << 16);
   void note(uint64_t thread, uint64_t sequence, Made made) noexcept {
     Entry& entry = entries_[index(thread, sequence)];
     entry.key.store(0, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
-    entry.made.store(uint64_t{made.op} << 32 | made.label, std::memory_order_relaxed);
+    entry.made.store(uint64_t{made.op} << 48 | uint64_t{made.label} << 32 | made.on_thread,
+                     std::memory_order_relaxed);
     entry.parameter.store(made.parameter, std::memory_order_relaxed);
     entry.stack.store(made.stack, std::memory_order_relaxed);
+    entry.op_sequence.store(made.op_sequence, std::memory_order_relaxed);
     entry.key.store(key(thread, sequence), std::memory_order_release);
+  }
+  // For an operator that has made no node, though the next one has that number: keeps its run,
+  // which tells what was made before the node (registry/operator_runs.h).
+  void note_run(uint64_t thread, uint64_t sequence, uint32_t on_thread,
+                uint32_t op_sequence) noexcept {
+    note(thread, sequence, {0, 0, 0, 0, on_thread, op_sequence});
   }
   Made find(uint64_t thread, uint64_t sequence) const noexcept {
     const Entry& entry = entries_[index(thread, sequence)];
@@ -185,9 +209,15 @@ class ForwardOperators {
     const uint64_t made = entry.made.load(std::memory_order_relaxed);
     const uint64_t parameter = entry.parameter.load(std::memory_order_relaxed);
     const StackId stack = entry.stack.load(std::memory_order_relaxed);
+    const uint32_t op_sequence = entry.op_sequence.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (entry.key.load(std::memory_order_relaxed) != key(thread, sequence)) return {};
-    return {static_cast<NameId>(made >> 32), static_cast<NameId>(made), parameter, stack};
+    return {static_cast<NameId>(made >> 48),
+            static_cast<NameId>(made >> 32 & 0xFFFF),
+            parameter,
+            stack,
+            static_cast<uint32_t>(made),
+            op_sequence};
   }
 
  private:
@@ -196,6 +226,7 @@ class ForwardOperators {
     std::atomic<uint64_t> made{0};
     std::atomic<uint64_t> parameter{0};
     std::atomic<StackId> stack{0};
+    std::atomic<uint32_t> op_sequence{0};
   };
   // Never 0: LibTorch numbers threads from 1. Two nodes share a key only after 2^40 nodes or 2^24
   // threads.

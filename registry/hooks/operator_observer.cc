@@ -1,10 +1,12 @@
 // Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
 #include "registry/hooks/operator_observer.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/base/attributes.h"
 #include "registry/core/lock.h"
@@ -69,6 +72,9 @@ void note_backward_pass(ThreadContext& thread) {
   RegistryState::get().ledger.note_backward_pass();
 }
 
+// The engine makes nodes, too.
+void forget_next_node(ThreadContext& thread) { thread.next_node = thread.custom_node = 0; }
+
 void push_node(ThreadContext& thread, const char* name) {
   note_backward_pass(thread);
   thread.has_run_nodes = true;
@@ -80,6 +86,7 @@ void push_node(ThreadContext& thread, const char* name) {
                                         thread.forward_parameter,
                                         thread.forward_stack,
                                         thread.op_depth,
+                                        thread.function_depth,
                                         thread.op_sequence,
                                         thread.phase.operator_phase(),
                                         thread.records,
@@ -87,6 +94,7 @@ void push_node(ThreadContext& thread, const char* name) {
                                         thread.node_grad_mode};
     thread.op = 0;
     thread.op_depth = 0;
+    thread.function_depth = 0;
     thread.op_sequence = 0;
     thread.forward_op = 0;
     thread.forward_label = 0;
@@ -97,9 +105,11 @@ void push_node(ThreadContext& thread, const char* name) {
     thread.autograd_node = core::intern_cached(thread, RegistryState::get().names, name);
   }
   ++thread.node_depth;
+  forget_next_node(thread);
 }
 
 void pop_node(ThreadContext& thread) {
+  forget_next_node(thread);
   if (thread.node_depth == 0) return;
   --thread.node_depth;
   if (thread.node_depth < ThreadContext::kMaxFrames) {
@@ -111,6 +121,7 @@ void pop_node(ThreadContext& thread) {
     thread.forward_parameter = frame.forward_parameter;
     thread.forward_stack = frame.forward_stack;
     thread.op_depth = frame.op_depth;
+    thread.function_depth = frame.function_depth;
     thread.op_sequence = frame.op_sequence;
     thread.records = frame.records;
     thread.recomputes = frame.recomputes;
@@ -118,6 +129,50 @@ void pop_node(ThreadContext& thread) {
     thread.phase.resume_operator(frame.operator_phase);
     RegistryState::get().running.set(thread.thread, thread.op_sequence);
   }
+}
+
+// Returns the layer of what a node's gradients are for: of the leaves among it, else of the latest
+// maker.
+uint64_t layer_read_by(const torch::autograd::Node& node) {
+  constexpr size_t kMostInputs = 8;
+  const RegistryState& state = RegistryState::get();
+  uint64_t made_of = 0;
+  uint64_t leaf_id = 0;
+  size_t inputs = 0;
+  for (const torch::autograd::Edge& edge : node.next_edges()) {
+    if (edge.function == nullptr || ++inputs > kMostInputs) continue;
+    if (const auto* const leaf =
+            dynamic_cast<const torch::autograd::AccumulateGrad*>(&*edge.function)) {
+      c10::StorageImpl* const storage = storage_impl_of(leaf->variable);
+      if (storage == nullptr) continue;
+      const uintptr_t address = address_of(*storage);
+      if (const uint64_t told = state.ledger.told_parameter_at(address); told != 0) return told;
+      if (leaf_id == 0) leaf_id = state.ledger.id_at(address);
+    } else if (const uint64_t parameter =
+                   state.forward_operators
+                       .find(edge.function->thread_id(), edge.function->sequence_nr())
+                       .parameter;
+               parameter != 0 && (made_of == 0 || (made_of & core::kLookedUp) != 0)) {
+      made_of = parameter;
+    }
+  }
+  return leaf_id != 0 ? leaf_id : made_of;
+}
+
+// A custom Function in C++ opens no scope of an operator's, and is known by its node's name.
+core::ForwardOperators::Made maker_of(ThreadContext& thread, const torch::autograd::Node& node) {
+  RegistryState& state = RegistryState::get();
+  core::ForwardOperators::Made made =
+      state.forward_operators.find(node.thread_id(), node.sequence_nr());
+  const std::string_view name = state.names.name(thread.autograd_node);
+  // An interned name ends with 0.
+  const bool is_custom = traits_by_id.of(thread.autograd_node, name.data()).is_custom_node;
+  // With names only nobody has looked whether the operator that was noted has made it.
+  if (!is_custom || (made.op != 0 && !state.names_only.load(std::memory_order_relaxed)))
+    return made;
+  made.op = state.names.intern(core::function_of_node(name));
+  if (made.parameter == 0) made.parameter = layer_read_by(node);
+  return made;
 }
 
 // Looks up which operator of the forward pass made the node that now runs: none in hooks around it.
@@ -128,7 +183,7 @@ void note_forward_operator(ThreadContext& thread) {
   // A shared_ptr, from LibTorch 2.15 on an intrusive_ptr.
   if (const auto node = torch::autograd::get_current_node();
       node != nullptr && static_cast<int64_t>(node->sequence_nr()) >= 0) {
-    made = RegistryState::get().forward_operators.find(node->thread_id(), node->sequence_nr());
+    made = maker_of(thread, *node);
   }
   thread.forward_op = made.op;
   thread.forward_label = made.label;
@@ -145,13 +200,16 @@ bool looks_for_layers(const ThreadContext& thread) {
   return now != Phase::kBackward && now != Phase::kOptimizer;
 }
 
-// Returns the parameter of the later of two layers: of an embedding's and another the other, else
-// the newer one. So a residual sum is not the embedding's. 0: none.
-uint64_t of_later_layer(uint64_t first, uint64_t second) {
-  const auto rank = [](uint64_t parameter) {
-    return (parameter & core::kLookedUp) != 0 ? 0 : parameter;
-  };
-  return first == 0 || rank(second) > rank(first) ? second : first;
+// Returns what the later of two layers has made: of an embedding's and another the other, else the
+// newer storage. So a residual sum is not the embedding's, nor of a module whose own parameters
+// were moved after its children's. Without a parameter: none.
+core::Ledger::Made of_later_layer(const core::Ledger::Made& first,
+                                  const core::Ledger::Made& second) {
+  if (first.parameter == 0 || second.parameter == 0) return first.parameter == 0 ? second : first;
+  const bool first_looked_up = (first.parameter & core::kLookedUp) != 0;
+  const bool second_looked_up = (second.parameter & core::kLookedUp) != 0;
+  if (first_looked_up != second_looked_up) return first_looked_up ? second : first;
+  return second.id > first.id ? second : first;
 }
 
 // An operator's inputs that need no gradient.
@@ -170,13 +228,13 @@ class LayerInputs {
   // The last parameter that a module of the program has told, and the first that is none. 0: none.
   uint64_t told_parameter() const { return told_parameter_; }
   uintptr_t first() const { return others_[0]; }
-  // The parameter of the one that the latest layer has made. 0: no layer has made any.
-  uint64_t inherited(const core::Ledger& ledger) const {
-    uint64_t parameter = 0;
+  // The one that the latest layer has made. Without a parameter: no layer has made any.
+  core::Ledger::Made latest(const core::Ledger& ledger) const {
+    core::Ledger::Made latest;
     for (size_t i = 0; i < count_; ++i) {
-      if (others_[i] != 0) parameter = of_later_layer(parameter, ledger.parameter_at(others_[i]));
+      if (others_[i] != 0) latest = of_later_layer(latest, ledger.made_at(others_[i]));
     }
-    return parameter;
+    return latest;
   }
   void note_consumer(core::Ledger& ledger, uint64_t parameter) const {
     for (size_t i = 0; is_layer_ && i < count_; ++i) ledger.note_consumer(others_[i], parameter);
@@ -217,7 +275,7 @@ uint64_t layer_in_script(const at::RecordFunction& fn) {
       const uintptr_t address = address_of(*storage);
       if (const uint64_t parameter = ledger.told_parameter_at(address); parameter != 0)
         told = parameter;
-      if (const uint64_t parameter = ledger.parameter_at(address); parameter != 0)
+      if (const uint64_t parameter = ledger.made_at(address).parameter; parameter != 0)
         made_of = parameter;
     });
   }
@@ -259,11 +317,11 @@ void adopt_inputs_of(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
-// Returns the parameter of which the first or the last was made that an operator reads.
-uint64_t parameter_of(uintptr_t first, uintptr_t last) {
+// Returns what the later layer has made of the first and the last that an operator reads.
+core::Ledger::Made made_later(uintptr_t first, uintptr_t last) {
   const core::Ledger& ledger = RegistryState::get().ledger;
-  const uint64_t parameter = ledger.parameter_at(first);
-  return last == first ? parameter : of_later_layer(parameter, ledger.parameter_at(last));
+  const core::Ledger::Made made = ledger.made_at(first);
+  return last == first ? made : of_later_layer(made, ledger.made_at(last));
 }
 
 // Whether inputs tell something: in training, or where a module has told its parameters.
@@ -295,6 +353,11 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
   LayerInputs inputs(reads_layers && kind == OperatorKind::kOther);
   bool first = true;
   bool read_told = false;  // a parameter that a module has told
+  // Within a custom Function results require no grad until it has returned.
+  const bool in_function = thread.custom_node != 0 || thread.function_depth > 0;
+  const bool inherits = reads_layers || in_function;
+  uint64_t untold_leaf = 0;  // where modules tell their parameters, no sign of a layer
+  uintptr_t untold_address = 0;
   uintptr_t first_graded = 0;
   uintptr_t last_graded = 0;
   for (const c10::IValue& input : fn.inputs()) {
@@ -307,8 +370,11 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
         if (tensor.is_leaf()) {
           bool is_told = false;
           const uint64_t id = state.ledger.mark_parameter_like(address, &is_told);
-          // An input whose gradient is wanted is a leaf as well.
-          if (is_told || !read_told) {
+          // An input whose gradient is wanted is a leaf as well, and what a checkpoint detaches.
+          if (!is_told && reads_layers) {
+            untold_leaf = id;
+            untold_address = address;
+          } else if (is_told || !read_told) {
             thread.parameter = thread.last_parameter = id;
             thread.last_parameter_address = address;
             read_told = is_told;
@@ -323,7 +389,7 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
         }
         if (first_graded == 0) first_graded = address;
         last_graded = address;
-      } else if (reads_layers) {
+      } else if (inherits) {
         inputs.add(state.ledger, address_of(*storage));
       }
       if (first && steps_are_observed && kind == OperatorKind::kStep)
@@ -337,14 +403,20 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
     if (!adopting && !grad_on && !may_step) break;
   }
   if (thread.in_backward()) return;
-  thread.records = first_graded != 0;
+  thread.records = first_graded != 0 || thread.custom_node != 0;
   const uint64_t looked_up = traits.looks_up ? core::kLookedUp : 0;
   if (thread.parameter != 0) {
     thread.parameter |= looked_up;
   } else {
-    thread.inherited_parameter = inputs.told_parameter() != 0 ? inputs.told_parameter() | looked_up
-                                 : first_graded != 0 ? parameter_of(first_graded, last_graded)
-                                                     : inputs.inherited(state.ledger);
+    core::Ledger::Made made;
+    if (first_graded != 0) made = made_later(first_graded, last_graded);
+    if (first_graded == 0 || in_function) made = of_later_layer(made, inputs.latest(state.ledger));
+    thread.inherited_parameter =
+        inputs.told_parameter() != 0 ? inputs.told_parameter() | looked_up : made.parameter;
+    if (thread.inherited_parameter == 0 && untold_leaf != 0) {
+      thread.parameter = thread.last_parameter = untold_leaf;
+      thread.last_parameter_address = untold_address;
+    }
   }
   if (thread.nearest() == 0 && first_graded != 0 && reads_layers)
     thread.inherited_parameter = told_parameter_among(fn, state.ledger);
@@ -364,15 +436,100 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, Operato
   }
 }
 
-// The next node made on this thread has the number that the operator was given, the outermost one
-// or one within.
-void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
-  if (fn.seqNr() < 0 || thread.in_backward()) return;
+bool requires_grad(const at::RecordFunction& fn) {
+  bool any = false;
+  for (const c10::IValue& input : fn.inputs()) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) {
+      any = any || (tensor.defined() && tensor.unsafeGetTensorImpl()->requires_grad());
+    });
+  }
+  return any;
+}
+
+void note_node(ThreadContext& thread, uint64_t forward_thread, uint64_t sequence, core::NameId op) {
   if (thread.op_stack == 0) thread.op_stack = StackSampler::take_of_operator();
   RegistryState::get().forward_operators.note(
-      fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
-      {thread.op, thread.inherited_label != 0 ? thread.inherited_label : thread.label,
-       thread.nearest(), thread.op_stack});
+      forward_thread, sequence,
+      {op, thread.inherited_label != 0 ? thread.inherited_label : thread.label, thread.nearest(),
+       thread.op_stack, thread.thread, thread.op_sequence});
+}
+
+// The next node made on this thread has the number that the operator was given, the outermost one
+// or one within. Of what requires no grad none is made.
+template <bool kNamesOnly>
+void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
+  if (fn.seqNr() < 0 || thread.in_backward()) return;
+  const auto sequence = static_cast<uint64_t>(fn.seqNr());
+  if constexpr (!kNamesOnly) {
+    thread.next_node = sequence + 1;
+    if (!thread.records && (thread.op_depth == 1 || !requires_grad(fn))) {
+      RegistryState::get().forward_operators.note_run(fn.threadId(), sequence, thread.thread,
+                                                      thread.op_sequence);
+      return;
+    }
+    thread.noted_node = sequence + 1;
+  }
+  note_node(thread, fn.threadId(), sequence, thread.op);
+}
+
+// A number that no operator has made a node of may be that of a node which LibTorch makes outside
+// operators.
+void look_for_node(ThreadContext& thread, const at::RecordFunction& fn) {
+  thread.next_node = at::sequence_number::peek() + 1;
+  thread.backward_pass = RegistryState::get().ledger.last_backward_pass();
+  if (thread.next_node == thread.noted_node)
+    RegistryState::get().forward_operators.note_run(fn.threadId(), thread.noted_node - 1,
+                                                    thread.thread, thread.op_sequence);
+  thread.noted_node = 0;
+}
+
+// Whether the operator is within the forward of a custom Function in C++, whose node LibTorch makes
+// first, and then switches grad mode off.
+bool is_in_custom_function(ThreadContext& thread, const at::RecordFunction& fn) {
+  if (at::GradMode::is_enabled()) {
+    thread.custom_node = 0;
+    return false;
+  }
+  if (thread.custom_node == 0) {
+    if (thread.next_node == 0) return false;
+    const bool is_made = at::sequence_number::peek() + 1 != thread.next_node &&
+                         thread.backward_pass == RegistryState::get().ledger.last_backward_pass();
+    if (is_made && !requires_grad(fn)) return false;  // a buffer to begin with, say
+    const uint64_t node = std::exchange(thread.next_node, 0);
+    if (is_made) thread.custom_node = node;
+    return is_made;
+  }
+  // Whoever reads its result comes later.
+  bool is_over = false;
+  for (const c10::IValue& input : fn.inputs()) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) {
+      if (is_over || !tensor.defined() || !tensor.unsafeGetTensorImpl()->requires_grad()) return;
+      const torch::autograd::Node* const node = torch::autograd::impl::grad_fn_unsafe(tensor);
+      is_over = node != nullptr && node->thread_id() == fn.threadId() &&
+                node->sequence_nr() + 1 >= thread.custom_node;
+    });
+  }
+  if (is_over) thread.custom_node = 0;
+  return !is_over;
+}
+
+// What runs right within a Function of Python's is of the layer whose parameter it reads, as if it
+// ran outside; the Function keeps its name.
+void look_into_function(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
+  const OperatorTraits traits =
+      traits_by_id.of(core::intern_cached(thread, RegistryState::get().names, name), name);
+  if (traits.is_function) ++thread.function_depth;
+  if (thread.in_backward()) return;
+  const uint64_t parameter = std::exchange(thread.parameter, 0);
+  const uint64_t inherited = std::exchange(thread.inherited_parameter, 0);
+  const bool records = thread.records;
+  const uintptr_t source = thread.source;
+  look_at_inputs(thread, fn, traits);
+  thread.records = records;
+  thread.source = source;
+  if (thread.nearest() != 0) return;
+  thread.parameter = parameter;
+  thread.inherited_parameter = inherited;
 }
 
 // Tells of inferred steps. Those in a ScopedPhase or an optimizer's scope end with it.
@@ -393,7 +550,9 @@ void note_step(ThreadContext& thread) {
 template <bool kNamesOnly>
 void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
   if (thread.op_depth++ > 0) {
-    note_next_node(thread, fn);
+    if (!kNamesOnly && thread.op_depth - 1 == thread.function_depth)
+      look_into_function(thread, fn, name);
+    note_next_node<kNamesOnly>(thread, fn);
     return;
   }
   // A program may load its CUDA library long after activation (Python does), and the next operator
@@ -412,10 +571,14 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   thread.source = 0;
   thread.op_stack = 0;
   thread.records = false;
+  thread.noted_node = 0;
+  thread.function_depth = traits.is_function ? 1 : 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
   // Backward runs without grad mode, unless it is itself to be differentiated.
-  thread.recomputes = thread.node_depth > 0 && !thread.node_grad_mode && at::GradMode::is_enabled();
+  const bool in_custom_function = !kNamesOnly && is_in_custom_function(thread, fn);
+  const bool grad_mode = at::GradMode::is_enabled() || in_custom_function;
+  thread.recomputes = thread.node_depth > 0 && !thread.node_grad_mode && grad_mode;
   if (thread.in_backward()) note_forward_operator(thread);
 
   // Around nodes, in callbacks at the end of a pass, the engine says that it runs.
@@ -423,17 +586,20 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
       !thread.recomputes &&
       (thread.node_depth > 0 ||
        (thread.has_run_nodes && torch::autograd::get_current_graph_task_id() != -1));
-  thread.phase.begin_operator(backward                     ? OptimizerPhase::Mode::kBackward
-                              : at::GradMode::is_enabled() ? OptimizerPhase::Mode::kForward
-                                                           : OptimizerPhase::Mode::kNoGrad);
+  thread.phase.begin_operator(backward    ? OptimizerPhase::Mode::kBackward
+                              : grad_mode ? OptimizerPhase::Mode::kForward
+                                          : OptimizerPhase::Mode::kNoGrad);
   if constexpr (!kNamesOnly) look_at_inputs(thread, fn, traits);
   if (traits.reads_all_layers) thread.parameter = thread.inherited_parameter = 0;
   note_step(thread);
-  note_next_node(thread, fn);
+  if (!kNamesOnly && thread.custom_node != 0 && thread.nearest() != 0)
+    note_node(thread, fn.threadId(), thread.custom_node - 1, /*op=*/0);
+  note_next_node<kNamesOnly>(thread, fn);
 }
 
 void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
   RegistryState& state = RegistryState::get();
+  const bool is_result = thread.parameter != 0 && thread.op_depth == 1;
   for (const c10::IValue& output : fn.outputs()) {
     for_each_tensor(output, [&](const at::Tensor& tensor) {
       c10::StorageImpl* const storage = storage_impl_of(tensor);
@@ -444,7 +610,7 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
       const bool owns = is_followed(*storage) || owns_watched_block_here(*storage);
       if (state.ledger.describe(address, thread.thread, thread.op_sequence, sizes.data(),
                                 sizes.size(), static_cast<int8_t>(tensor.scalar_type()),
-                                owns ? storage : nullptr, thread.last_born)) {
+                                owns ? storage : nullptr, thread.last_born, is_result)) {
         c10::raw::weak_intrusive_ptr::incref(storage);
       }
       if (thread.source != 0 && thread.op_depth == 1 && address != thread.source) {
@@ -459,6 +625,12 @@ template <bool kNamesOnly>
 void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (thread.op_depth == 0) return;
   const bool outermost = thread.op_depth == 1;
+  if (!kNamesOnly && thread.noted_node != 0 && outermost) {
+    // The layer in which a Function has run is known by now.
+    if (thread.function_depth > 0 && fn.seqNr() >= 0)
+      note_node(thread, fn.threadId(), static_cast<uint64_t>(fn.seqNr()), thread.op);
+    look_for_node(thread, fn);
+  }
   // Most operators make nothing (views, in-place), or an operator inside them has already shown it.
   if (!kNamesOnly && thread.births != (outermost ? thread.births_at_op : thread.births_seen)) {
     try {
@@ -477,6 +649,7 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   }
   thread.births_seen = thread.births;
   --thread.op_depth;
+  thread.function_depth = std::min(thread.function_depth, thread.op_depth);
   if (outermost) {
     thread.op = 0;
     thread.op_sequence = 0;

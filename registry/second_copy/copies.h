@@ -18,6 +18,7 @@
 #include "registry/hooks/block_observer.h"
 #include "registry/hooks/step_observer.h"
 #include "registry/live_storages.h"
+#include "registry/operator_runs.h"
 #include "registry/phase.h"
 #include "registry/stacks.h"
 
@@ -62,6 +63,9 @@ class CopyServices {
   virtual uint32_t take_stack() noexcept = 0;
   virtual uint32_t take_program_stack() noexcept = 0;
   virtual std::vector<void*> stack_addresses(uint32_t stack) = 0;
+  virtual OperatorRun run_that_made(const c10::StorageImpl& storage) noexcept = 0;
+  virtual OperatorRun run_before_node(uint64_t forward_thread,
+                                      uint64_t sequence_number) noexcept = 0;
   // For registry/hooks/training_notes.h and registry/hooks/step_observer.h: only the hooks of the
   // copy that watches see gradients made.
   virtual void want_gradients(bool wanted) noexcept = 0;

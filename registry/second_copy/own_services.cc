@@ -98,6 +98,16 @@ class OwnServices final : public CopyServices {
   bool owns_watched_block(const c10::StorageImpl& storage) noexcept override {
     return owns_watched_block_here(storage);
   }
+  OperatorRun run_that_made(const c10::StorageImpl& storage) noexcept override {
+    const auto [thread, run] = RegistryState::get().ledger.run_at(reinterpret_cast<uintptr_t>(
+        const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get()));
+    return {thread, run};
+  }
+  OperatorRun run_before_node(uint64_t forward_thread, uint64_t sequence_number) noexcept override {
+    const core::ForwardOperators::Made made =
+        RegistryState::get().forward_operators.find(forward_thread, sequence_number);
+    return {made.on_thread, made.op_sequence};
+  }
   uint32_t take_stack() noexcept override { return StackSampler::take_now(); }
   uint32_t take_program_stack() noexcept override { return StackSampler::take_program_now(); }
   std::vector<void*> stack_addresses(uint32_t stack) override {
@@ -195,6 +205,12 @@ c10::Allocator* watched_cpu_allocator(c10::Allocator* allocator) noexcept {
 }
 bool owns_watched_block(const c10::StorageImpl& storage) noexcept {
   return copy_services().owns_watched_block(storage);
+}
+OperatorRun run_that_made(const c10::StorageImpl& storage) noexcept {
+  return copy_services().run_that_made(storage);
+}
+OperatorRun run_before_node(uint64_t forward_thread, uint64_t sequence_number) noexcept {
+  return copy_services().run_before_node(forward_thread, sequence_number);
 }
 uint32_t take_stack() noexcept { return copy_services().take_stack(); }
 uint32_t take_program_stack() noexcept { return copy_services().take_program_stack(); }

@@ -27,7 +27,8 @@ struct NamedTensorFacts {
   bool has_ended = false;  // the tensor object: its name is remembered by the storage
   bool unread = false;     // see NamedTensor::unread
   bool pinned = false;
-  bool lent = false;  // see StorageFacts::lent
+  bool lent = false;                  // see StorageFacts::lent
+  std::optional<bool> requires_grad;  // of a parameter
   std::optional<int64_t> storage_bytes;
   std::optional<int64_t> references;  // to the storage, without ours
   std::optional<std::vector<int64_t>> shape;

@@ -1,6 +1,9 @@
 #include "reporter/assembly/report_builder.h"
 
 #include <algorithm>
+#include <array>
+#include <deque>
+#include <iterator>
 #include <set>
 #include <string>
 #include <string_view>
@@ -9,6 +12,7 @@
 
 #include "registry/core/ascending.h"
 #include "registry/core/huge_pages.h"
+#include "registry/hooks/calling_frame.h"
 #include "registry/stacks.h"
 #include "reporter/assembly/memory_maps.h"
 #include "reporter/names/program_name.h"
@@ -31,8 +35,9 @@ std::string_view number_at_start_of(std::string_view text) {
 // Returns what PyTorch's own scopes among the labels say that a storage without a parameter belongs
 // to: a graph that torch.compile made (`compiled graph 0/1`), a model that AOTInductor compiled, a
 // wrapper (DDP's buckets), a module for which FSDP2 gathers or scatters, the optimizer that steps.
-// Empty if none says.
-std::string part_named_by(std::string_view label) {
+// Empty if none says. An optimizer's step computes the loss anew where it is given a closure:
+// that is not the optimizer's.
+std::string part_named_by(std::string_view label, bool may_be_step) {
   constexpr std::string_view kGraph = "Torch-Compiled Region: ";
   if (const size_t graph = label.rfind(kGraph); graph != std::string_view::npos) {
     const std::string_view numbers = label.substr(graph + kGraph.size());
@@ -44,7 +49,8 @@ std::string part_named_by(std::string_view label) {
   }
   if (label.find(kCompiledModel) != std::string_view::npos) return kCompiledModel;
   if (label == kMnist) return kMnist;
-  if (const std::string_view name = optimizer_of(label); !name.empty()) return std::string(name);
+  if (const std::string_view name = may_be_step ? optimizer_of(label) : ""; !name.empty())
+    return std::string(name);
   // What FSDP2 makes on behalf of a module: FSDP::all_gather (blocks.2)
   constexpr std::string_view kFsdp = "FSDP::";
   if (const size_t fsdp = label.rfind(kFsdp); fsdp != std::string_view::npos) {
@@ -92,6 +98,7 @@ ReportRow row_of(const NamedTensorFacts& tensor, RowKind kind) {
   row.module = tensor.module;
   if (tensor.shape.has_value()) row.shape.emplace(tensor.shape->begin(), tensor.shape->end());
   row.dtype = tensor.dtype;
+  row.requires_grad = tensor.requires_grad;
   row.storage_offset_bytes = tensor.offset_bytes;
   row.extent_bytes = tensor.extent_bytes;
   return row;
@@ -112,11 +119,13 @@ std::vector<ReportRow> rows_of(std::vector<const NamedTensorFacts*> tensors, Rol
   };
   std::unordered_map<uintptr_t, NamesOfRow> rows_of_tensors;
   std::optional<int64_t> references;
+  bool requires_grad = false;
   Role role = least;
   std::vector<ReportRow> rows;
   for (const NamedTensorFacts* tensor : tensors) {
     role = std::min(role, tensor->role);
     if (tensor->references.has_value()) references = tensor->references;
+    requires_grad = requires_grad || tensor->requires_grad.value_or(false);
     const auto [entry, is_new] =
         rows_of_tensors.try_emplace(tensor->identity, NamesOfRow{rows.size(), {}});
     auto& [row, names] = entry->second;
@@ -134,6 +143,7 @@ std::vector<ReportRow> rows_of(std::vector<const NamedTensorFacts*> tensors, Rol
   }
   ReportRow& counted = rows.front();
   counted.role = role;
+  if (requires_grad) counted.requires_grad = true;
   for (size_t i = 1; i < rows.size(); ++i) rows[i].owner = counted.name;
   if (references.has_value()) {
     counted.more_references =
@@ -273,11 +283,13 @@ class Builder {
     report_.options = options_;
     report_.of_peak = instant_.of_peak;
     report_.complete = snapshot_.complete();
+    report_.labels_known = snapshot_.labels_known();
     report_.time = snapshot_.time();
     report_.unseen_before_tracking = snapshot_.unseen_before_tracking();
     report_.tracking_was_off = snapshot_.tracking_was_off();
     report_.names_only = snapshot_.names_only();
     sort_tensors();
+    count_gradients();
     sort_segments();
     draft_storages();
     draft_elsewhere();
@@ -297,13 +309,32 @@ class Builder {
     for (const NamedTensorFacts& tensor : tensors_) {
       if (tensor.storage_id != 0) {
         by_storage_.emplace_back(tensor.storage_id, &tensor);
-      } else if (!instant_.of_peak && !instant_.of_past) {
+        continue;
+      }
+      if (!is_now()) continue;
+      if (tensor.unread) gradients_unread_.insert(tensor.name);
+      const StorageInfo* const around =
+          tensor.address == 0 ? nullptr : storage_around(tensor.device, tensor.address);
+      if (around == nullptr || around->raw_block || around->kind != StorageKind::kTensor) {
         elsewhere_.push_back(&tensor);
+      } else {
+        by_storage_.emplace_back(around->id, &parts_of_others_.emplace_back(tensor));
+        lay_into(parts_of_others_.back(), *around);
       }
     }
     // Those on one storage stay in order of registration.
     std::stable_sort(by_storage_.begin(), by_storage_.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
+  }
+
+  bool is_now() const { return !instant_.of_peak && !instant_.of_past; }
+
+  // What from_blob() has wrapped is a part of the storage around it.
+  static void lay_into(NamedTensorFacts& tensor, const StorageInfo& around) {
+    tensor.storage_id = around.id;
+    tensor.references.reset();
+    if (tensor.offset_bytes.has_value())
+      *tensor.offset_bytes += static_cast<int64_t>(tensor.address - around.address);
   }
 
   void sort_segments() {
@@ -405,11 +436,29 @@ class Builder {
     row.shape.emplace(storage.shape.begin(), storage.shape.end());
   }
 
-  // Returns the parameter whose gradient the storage was when it had a tensor.
+  // Returns the parameter whose gradient backward has made here; null where it is another storage's
+  // by now, or may be.
   const NamedTensorFacts* leaf_of(const StorageInfo& storage) const {
+    const NamedTensorFacts* const leaf = made_gradient_of(storage);
+    if (leaf == nullptr) return nullptr;
+    const bool is_known = is_now() ? gradients_unread_.count(leaf->name + ".grad") > 0
+                                   : gradients_of_.find(storage.parameter)->second == 1;
+    return is_known ? leaf : nullptr;
+  }
+
+  const NamedTensorFacts* made_gradient_of(const StorageInfo& storage) const {
     if (!storage.is_gradient) return nullptr;
     const auto leaf = parameters_.find(storage.parameter);
     return leaf == parameters_.end() ? nullptr : leaf->second;
+  }
+
+  void count_gradients() {
+    if (is_now()) return;
+    for (const DeviceInfo& info : snapshot_.devices()) {
+      for (const StorageInfo& storage : snapshot_.storages(info.device)) {
+        if (storage.is_gradient) ++gradients_of_[storage.parameter];
+      }
+    }
   }
 
   void draft_elsewhere() {
@@ -431,6 +480,15 @@ class Builder {
       draft.named = keep(std::move(rows));
       drafts.push_back(draft);
     }
+  }
+
+  // Millions of rows have few stacks.
+  void add_place(ReportRow& row, uint32_t stack) const {
+    if (stack == 0) return;
+    const auto [known, is_new] = places_.try_emplace(stack);
+    if (is_new) known->second = {to_string(program_frame(stack)), to_string(calling_frame(stack))};
+    row.where = known->second.first;
+    row.called_from = known->second.second;
   }
 
   static void add_external(DeviceReport& report, const ReportRow& row) {
@@ -466,7 +524,7 @@ class Builder {
     row.external_bytes = storage.nbytes;
     row.dtype = storage.dtype;
     if (storage.dtype.has_value()) row.shape.emplace(storage.shape.begin(), storage.shape.end());
-    if (storage.stack != 0) row.where = to_string(program_frame(storage.stack));
+    add_place(row, storage.stack);
     if (storage.pinned) {
       row.external = ExternalMemory::kPinned;
     } else if (storage.device.is_cpu()) {
@@ -481,16 +539,24 @@ class Builder {
   // Whether its memory is that of a storage with a row: a part that somebody has wrapped, or one
   // that is copied when it is written to.
   bool is_within_a_row(const ExternalStorage& storage) {
-    std::vector<std::pair<uintptr_t, uintptr_t>>& ranges =
-        ranges_[{storage.device.type(), storage.device.index()}];
+    return storage_around(storage.device, storage.address) != nullptr;
+  }
+
+  // Returns the storage in whose memory the address lies; null if there is none.
+  const StorageInfo* storage_around(c10::Device device, uintptr_t address) {
+    std::vector<std::pair<uintptr_t, const StorageInfo*>>& ranges =
+        ranges_[{device.type(), device.index()}];
     if (ranges.empty()) {
-      for (const StorageInfo& row : snapshot_.storages(storage.device))
-        ranges.emplace_back(row.address, row.address + static_cast<uint64_t>(row.nbytes));
+      for (const StorageInfo& row : snapshot_.storages(device))
+        ranges.emplace_back(row.address, &row);
       std::sort(ranges.begin(), ranges.end());
     }
-    auto after = std::upper_bound(ranges.begin(), ranges.end(),
-                                  std::make_pair(storage.address, ~uintptr_t{0}));
-    return after != ranges.begin() && storage.address < (--after)->second;
+    const auto after =
+        std::upper_bound(ranges.begin(), ranges.end(), address,
+                         [](uintptr_t wanted, const auto& range) { return wanted < range.first; });
+    if (after == ranges.begin()) return nullptr;
+    const StorageInfo* const before = std::prev(after)->second;
+    return address - before->address < static_cast<uint64_t>(before->nbytes) ? before : nullptr;
   }
 
   uint32_t keep(std::vector<ReportRow> rows) {
@@ -521,8 +587,14 @@ class Builder {
   }
   // What nobody has named may still have been seen as something.
   Role anonymous_role(const StorageInfo& storage) const {
-    if (storage.used_as_parameter) return Role::kParameter;
-    if (storage.is_gradient) return Role::kGradient;
+    // What a checkpoint detaches of a layer's result is a leaf, but no parameter.
+    const bool is_of_layer =
+        storage.phase == Phase::kForward && parameters_.count(storage.parameter) > 0;
+    if (storage.used_as_parameter && !is_of_layer) return Role::kParameter;
+    // The .grad of a named leaf has been read, and is another.
+    if (storage.is_gradient)
+      return is_now() && made_gradient_of(storage) != nullptr ? least_role(storage)
+                                                              : Role::kGradient;
     const bool was_made_for_layers =
         storage.phase == Phase::kForward || storage.phase == Phase::kOther;
     if (was_made_for_layers && !storage.temporary && reader_of(storage) != nullptr)
@@ -575,7 +647,10 @@ class Builder {
   void add_birthplace(ReportRow& row, const StorageInfo& storage) const {
     row.storage_id = storage.id;
     static_cast<Birthplace&>(row) = storage;
-    if (storage.stack != 0) row.where = to_string(program_frame(storage.stack));
+    add_place(row, storage.stack);
+    // It may have been frozen since.
+    const bool is_unknown = row.role == Role::kParameter && !row.requires_grad.has_value();
+    if (is_unknown && storage.used_as_parameter) row.requires_grad = true;
     row.used_as_parameter = storage.used_as_parameter;
     row.storage_kind = storage.kind;
     if (const DeviceSegment* const segment = segment_of(storage)) {
@@ -591,14 +666,15 @@ class Builder {
       row.is_output = !storage.parameter_inferred;
       return;
     }
-    row.module = part_of(storage.label);
-    if (row.module.empty()) row.module = part_of(storage.forward_label);
+    const bool may_be_step = storage.phase == Phase::kOptimizer || storage.phase == Phase::kOther;
+    row.module = part_of(storage.label, may_be_step);
+    if (row.module.empty()) row.module = part_of(storage.forward_label, may_be_step);
   }
 
   // Millions of storages have few labels, or none.
-  const std::string& part_of(std::string_view label) const {
-    const auto [known, is_new] = parts_.try_emplace(label);
-    if (is_new) known->second = part_named_by(label);
+  const std::string& part_of(std::string_view label, bool may_be_step) const {
+    const auto [known, is_new] = parts_[may_be_step ? 1 : 0].try_emplace(label);
+    if (is_new) known->second = part_named_by(label, may_be_step);
     return known->second;
   }
 
@@ -711,12 +787,16 @@ class Builder {
   const Snapshot& snapshot_;
   AnonymousNumbers& numbers_;
   const std::map<uint64_t, const NamedTensorFacts*> parameters_;
-  mutable std::unordered_map<std::string_view, std::string> parts_;  // by label
+  mutable std::array<std::unordered_map<std::string_view, std::string>, 2> parts_;    // by label
+  mutable std::unordered_map<uint32_t, std::pair<std::string, std::string>> places_;  // by stack
   std::vector<std::pair<uint64_t, const NamedTensorFacts*>> by_storage_;
-  std::vector<const NamedTensorFacts*> elsewhere_;  // no row in the registry
-  std::set<uintptr_t> named_externals_;             // by address
-  std::map<DeviceId, std::vector<std::pair<uintptr_t, uintptr_t>>> ranges_;  // of rows
-  std::map<c10::DeviceIndex, std::vector<const DeviceSegment*>> segments_;   // by address
+  std::vector<const NamedTensorFacts*> elsewhere_;     // no row in the registry
+  std::set<uintptr_t> named_externals_;                // by address
+  std::deque<NamedTensorFacts> parts_of_others_;       // as parts of storages of the registry
+  std::set<std::string> gradients_unread_;             // by name
+  std::unordered_map<uint64_t, size_t> gradients_of_;  // how many, by leaf; not of now
+  std::map<DeviceId, std::vector<std::pair<uintptr_t, const StorageInfo*>>> ranges_;  // of rows
+  std::map<c10::DeviceIndex, std::vector<const DeviceSegment*>> segments_;            // by address
   std::map<DeviceId, DeviceReport> devices_;
   std::map<DeviceId, Drafts> drafts_;
   std::vector<std::vector<ReportRow>> named_;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "text/places.h"
 #include "text/shape.h"
 
 namespace memledger {
@@ -85,7 +86,7 @@ std::string relation_to_module(const ReportRow& row) {
 std::string producer(const Birthplace& birthplace) { return producer(birthplace, "", ""); }
 
 std::string producer(const ReportRow& row) {
-  return producer(row, relation_to_module(row), row.where);
+  return producer(row, relation_to_module(row), line_text(row));
 }
 
 std::string compiled_graph(const ReportRow& row) {
@@ -93,6 +94,15 @@ std::string compiled_graph(const ReportRow& row) {
   if (row.module.rfind("compiled graph ", 0) == 0) return row.module.substr(kCompiled.size());
   const bool is_compiled = row.autograd_node.find("CompiledFunction") != std::string_view::npos;
   return is_compiled ? "a graph" : "";
+}
+
+std::string line_text(const ReportRow& row) {
+  return row.called_from.empty() ? row.where : row.where + ", from " + row.called_from;
+}
+
+std::string short_line_text(const ReportRow& row) {
+  const std::string from = row.called_from.empty() ? "" : ", from " + short_place(row.called_from);
+  return short_place(row.where) + from;
 }
 
 std::optional<uint64_t> known_storage_id(const ReportRow& row) {

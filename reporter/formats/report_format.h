@@ -38,6 +38,13 @@ bool has_several_threads(const DeviceReport& device);
 std::string producer(const Birthplace& birthplace);
 std::string producer(const ReportRow& row);
 
+// Returns the program's line, and beside a library's the user's own: `utils.py:36 forward, from
+// train.py:88 main`.
+std::string line_text(const ReportRow& row);
+// The same as a line of the screen has room for it, printable: files without their folders,
+// functions without what templates add.
+std::string short_line_text(const ReportRow& row);
+
 // Returns `graph 0/0` for what torch.compile's code made, nothing for other rows.
 std::string compiled_graph(const ReportRow& row);
 

@@ -32,6 +32,7 @@ void add_row_members(JsonRow& json, const ReportRow& row) {
       .add("op", row.op)
       .add("autograd_node", row.autograd_node)
       .add("recomputed", row.recomputed)
+      .add("checkpointed", row.checkpointed)
       .add("forward_op", row.forward_op)
       .add("forward_label", row.forward_label)
       .add("label", row.label)
@@ -39,7 +40,9 @@ void add_row_members(JsonRow& json, const ReportRow& row) {
       .add("phase_inferred", row.phase_inferred)
       .add("adopted", row.adopted)
       .add("where", row.where.empty() ? Json(nullptr) : Json(row.where))
+      .add("called_from", row.called_from.empty() ? Json(nullptr) : Json(row.called_from))
       .add("used_as_parameter", row.used_as_parameter)
+      .add("requires_grad", or_null(row.requires_grad))
       .add("thread", row.thread == 0 ? Json(nullptr) : Json(row.thread))
       .add("stream", or_null(row.stream))
       .add("pool",

@@ -22,11 +22,15 @@ struct UnusedGraph {
 // Returns it at the peak, if it is a tenth of that and 1 MiB, at least. Cost grows with rows.
 std::optional<UnusedGraph> unused_graph(const RunOfDevice& device);
 
-// Rows that rounds of the same operators left behind, one round as much as the other.
+// Rows that rounds of the same operators left behind.
 struct Rounds {
   int64_t count = 0;
-  int64_t bytes_each = 0;
+  int64_t bytes = 0;       // of all
+  int64_t bytes_each = 0;  // of a round with rows of each kind
   uint32_t operators = 0;  // outermost ones of the thread, from one round to the next
+  int64_t regular = 0;    // of the distances between rows of the kind with most bytes, that many…
+  int64_t distances = 0;  // … of so many are so many operators
+  bool are_equal = true;  // each round left the same number of rows of each kind
   std::vector<const ReportRow*> examples;  // one of each kind, the one with most bytes first
 };
 // Returns the rounds that left most. Rows are of one kind where thread, operator, node, label,
@@ -36,11 +40,26 @@ struct Rounds {
 // with rows.
 std::optional<Rounds> rounds_of(const DeviceReport& rows, bool awaiting_backward_only);
 
+// Rows of one kind that came again and again, but not so many operators apart each time: from the
+// birth of the first to the newest storage, by births, in each eighth. By kind is meant the same as
+// in rounds_of(), but sizes may differ.
+struct Recurring {
+  int64_t count = 0;
+  int64_t bytes = 0;
+  int64_t least = 0, most = 0;         // bytes of each
+  const ReportRow* example = nullptr;  // the newest
+};
+// Returns the kind with most bytes, not below a tenth of the rows' bytes and 1 MiB. `newest`: the
+// highest id of a storage so far.
+std::optional<Recurring> recurring_of(const DeviceReport& rows, uint64_t newest);
+
 // Return sentences without an end, empty where there is nothing to say.
 std::string unused_graph_text(const RunReport& run, const RunOfDevice& device);
 std::string rounds_text(const RunReport& run, const RunOfDevice& device);
 // Tells a cache of a quarter of what was reserved, within a tenth of its peak.
 std::string cache_text(const RunReport& run, const RunOfDevice& device);
 std::string pinned_text(const PinnedOfRun& pinned);
+// Adds the device's rows of pinned memory.
+void add_pinned_rows(PinnedOfRun& pinned, const DeviceReport& end);
 
 }  // namespace memledger

@@ -5,16 +5,20 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "reporter/formats/peak_holders.h"
 #include "reporter/formats/report_format.h"
 #include "reporter/formats/run_causes.h"
 #include "reporter/names/program_name.h"
 #include "text/bytes.h"
 #include "text/names.h"
+#include "text/places.h"
+#include "text/table_names.h"
 
 namespace memledger {
 namespace {
@@ -51,19 +55,22 @@ class Sorter {
   PartOfRow part_of(const ReportRow& row) const {
     switch (row.role) {
       case Role::kParameter:
-        return {row.anonymous && are_parameters_told_ ? Part::kLeaves : Part::kParameters,
-                row.anonymous};
+        if (!row.anonymous || !are_parameters_told_) return {Part::kParameters, row.anonymous};
+        return {is_result_of_layer(row) ? Part::kActivations : Part::kLeaves, true};
       case Role::kBuffer:
-        return {Part::kBuffers};
+        return {is_cache(row) ? Part::kCaches : Part::kBuffers};
       case Role::kGradient:
         return {Part::kGradients};
       case Role::kOptimizerState:
         return {Part::kOptimizerState};
       case Role::kInput:
+        if (row.anonymous && row.checkpointed && !is_from_outside(row)) return {Part::kActivations};
         return {Part::kInputs};
       default:
         break;
     }
+    if (is_cache(row)) return {Part::kCaches};
+    if (row.checkpointed && !is_from_outside(row)) return {Part::kActivations};
     if (is_buffer_of_compiled_code(row)) return {Part::kCompiled, true};
     if (row.storage_kind != StorageKind::kTensor) return {Part::kWorkspaces};
     if (is_bucket(row)) return {Part::kBuckets, true};
@@ -86,6 +93,32 @@ class Sorter {
   }
 
  private:
+  // Whether a layer has computed the leaf, a frozen embedding say, and the program asked for
+  // its gradient.
+  static bool is_result_of_layer(const ReportRow& row) {
+    return !row.adopted && (row.checkpointed || !row.module.empty()) && !is_from_outside(row);
+  }
+  // Whether the program itself calls it a cache of keys or values: model.layers.3.k_cache, or, of
+  // the variable that holds it, past_key_values[3][0].
+  static bool is_cache(const ReportRow& row) {
+    static const auto* const kNames = new std::unordered_set<std::string_view>{
+        "k_cache",  "v_cache",  "kv_cache",  "key_cache",   "value_cache",     "cache_k",
+        "cache_v",  "cache_kv", "kv_caches", "key_caches",  "past_key_values", "past_key_value",
+        "k_caches", "v_caches", "past_kv",   "value_caches"};
+    const std::string_view name = row.anonymous ? row.held_by : row.name;
+    // What a graph keeps for a variable is no part of it.
+    if (row.anonymous && name.find("graph") != std::string_view::npos) return false;
+    const auto is_of_word = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+    for (auto begin = name.begin(); begin != name.end();) {
+      begin = std::find_if(begin, name.end(), is_of_word);
+      const auto end = std::find_if_not(begin, name.end(), is_of_word);
+      if (begin != end &&
+          kNames->count(std::string_view(&*begin, static_cast<size_t>(end - begin))) > 0)
+        return true;
+      begin = end;
+    }
+    return false;
+  }
   // What a compiled graph makes for itself: it shows no tensor, or none that outlives the step.
   bool is_buffer_of_compiled_code(const ReportRow& row) const {
     if (row.adopted || compiled_graph(row).empty() ||
@@ -144,6 +177,78 @@ class Sorter {
   std::unordered_map<uint64_t, const ReportRow*> parameters_;
 };
 
+std::string parent_of(const std::string& module) {
+  const size_t dot = module.rfind('.');
+  return dot == std::string::npos ? "" : module.substr(0, dot);
+}
+
+// Finds low-rank adapters (LoRA): in a module that has one frozen matrix, two matrices which train
+// and whose product has that one's shape, through a dimension smaller than both of its.
+class AdapterFinder {
+ public:
+  explicit AdapterFinder(const DeviceReport& rows) {
+    for (const ReportRow& row : rows.rows) {
+      if (row.role != Role::kParameter || row.anonymous || !row.shape) continue;
+      ++parameters_of_[row.module];
+      if (row.shape->size() < 2 || !row.requires_grad) continue;
+      for (std::string home = row.module; !home.empty(); home = parent_of(home))
+        (*row.requires_grad ? homes_[home].training : homes_[home].frozen).push_back(&row);
+    }
+  }
+
+  Ids find() const {
+    Ids found;
+    for (const auto& [home, matrices] : homes_) {
+      constexpr size_t kMaxMatrices = 64;
+      const std::vector<const ReportRow*>& training = matrices.training;
+      if (matrices.frozen.size() != 1 || training.size() > kMaxMatrices) continue;
+      const ReportRow& frozen = *matrices.frozen.front();
+      if (frozen.module != home && parent_of(frozen.module) != home) continue;
+      for (size_t i = 0; i < training.size(); ++i) {
+        for (size_t j = 0; j < i; ++j) {
+          if (!is_factor(*training[i], home) || !is_factor(*training[j], home) ||
+              !multiply_to(*training[i]->shape, *training[j]->shape, *frozen.shape))
+            continue;
+          found.insert({training[i]->storage_id, training[j]->storage_id});
+        }
+      }
+    }
+    return found;
+  }
+
+ private:
+  struct Matrices {
+    std::vector<const ReportRow*> frozen, training;
+  };
+
+  // It lies in `home`, or has a module of its own two levels below that, or less: with a bias it
+  // would be a layer.
+  bool is_factor(const ReportRow& row, const std::string& home) const {
+    if (row.module == home) return true;
+    const std::string parent = parent_of(row.module);
+    return (parent == home || parent_of(parent) == home) && parameters_of_.at(row.module) == 1;
+  }
+  static bool multiply_to(const c10::DimVector& a, const c10::DimVector& b,
+                          const c10::DimVector& product) {
+    const auto sorted = [](int64_t x, int64_t y) {
+      return std::pair(std::min(x, y), std::max(x, y));
+    };
+    for (size_t i : {0, 1}) {
+      for (size_t j : {0, 1}) {
+        if (a[i] == b[j] && a[i] < std::min(product[0], product[1]) &&
+            sorted(a[1 - i], b[1 - j]) == sorted(product[0], product[1]))
+          return true;
+      }
+    }
+    return false;
+  }
+
+  std::unordered_map<std::string, Matrices> homes_;
+  std::unordered_map<std::string, int> parameters_of_;  // by module
+};
+
+Ids low_rank_adapters(const DeviceReport& rows) { return AdapterFinder(rows).find(); }
+
 // Returns the layer: the module, or the innermost label.
 std::string layer_of(const ReportRow& row) {
   if (!row.module.empty()) return row.module;
@@ -190,53 +295,141 @@ Layers blocks_of(const Layers& layers) {
   return blocks;
 }
 
-// Returns `transformer.h.0 … h.11: 0.82M each, wte 3.00M`, the largest first.
-std::string layers_text(const Layers& layers) {
-  struct Run {
-    std::string first, last;
-    int64_t bytes_each = 0, count = 1;
-    std::string before;
-    int64_t last_number = -1;
-  };
+// Layers that one entry of a list shows.
+struct LayerEntry {
+  std::string name;          // of the first
+  std::string before;        // of equal ones: what stands before their numbers
+  int64_t last_number = -1;  // of equal ones
+  int64_t count = 1;
+  int64_t bytes = 0;  // of all
+  int64_t least = 0, most = 0;
+  bool is_sum = false;  // of what lies in a module: layer1.*
+
+  // Among its siblings a sum is one: its name does not tell how many layers it has.
+  int64_t weight() const { return is_sum ? 1 : count; }
+  int64_t smallest() const { return is_sum ? bytes : least; }
+  int64_t largest() const { return is_sum ? bytes : most; }
+  std::string parent() const { return parent_of(is_sum ? parent_of(name) : name); }
+};
+
+// Returns blocks, those that follow each other and take the same as one.
+std::vector<LayerEntry> entries_of(const Layers& layers) {
   std::vector<std::pair<Numbered, int64_t>> sorted;
   for (const auto& [layer, bytes] : blocks_of(layers)) sorted.emplace_back(numbered(layer), bytes);
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
     return std::tie(a.first.before, a.first.number) < std::tie(b.first.before, b.first.number);
   });
-  std::vector<Run> runs;
+  std::vector<LayerEntry> entries;
   for (const auto& [name, bytes] : sorted) {
-    const std::string whole =
-        name.number < 0 ? name.before : name.before + std::to_string(name.number) + name.after;
-    if (!runs.empty() && name.number >= 0 && runs.back().before == name.before &&
-        runs.back().last_number + 1 == name.number &&
-        readable_size(runs.back().bytes_each) == readable_size(bytes)) {
-      ++runs.back().count;
-      runs.back().last = whole;
-      runs.back().last_number = name.number;
+    const bool is_next = !entries.empty() && name.number >= 0 &&
+                         entries.back().before == name.before &&
+                         entries.back().last_number + 1 == name.number &&
+                         readable_size(entries.back().least) == readable_size(bytes);
+    if (!is_next) {
+      entries.push_back({name.number < 0 ? name.before : name.before + std::to_string(name.number),
+                         name.before, name.number, 1, bytes, bytes, bytes, false});
       continue;
     }
-    runs.push_back({whole, "", bytes, 1, name.before, name.number});
+    LayerEntry& entry = entries.back();
+    entry.last_number = name.number;
+    ++entry.count;
+    entry.bytes += bytes;
+    entry.least = std::min(entry.least, bytes);
+    entry.most = std::max(entry.most, bytes);
   }
-  std::stable_sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
-    return a.bytes_each * a.count > b.bytes_each * b.count;
-  });
+  return entries;
+}
+
+// Returns those of a module's layers that one sum may stand for: each has between half and twice
+// their median.
+std::vector<size_t> alike_of(const std::vector<LayerEntry>& entries,
+                             const std::vector<size_t>& places) {
+  std::vector<int64_t> sizes;
+  for (const size_t place : places)
+    sizes.insert(sizes.end(), static_cast<size_t>(entries[place].weight()),
+                 entries[place].smallest());
+  std::sort(sizes.begin(), sizes.end());
+  const int64_t median = sizes[(sizes.size() - 1) / 2];
+  std::vector<size_t> alike;
+  for (const size_t place : places) {
+    if (entries[place].smallest() * 2 >= median && entries[place].largest() <= 2 * median)
+      alike.push_back(place);
+  }
+  return alike;
+}
+
+// Makes one entry of the layers of each module that lies deepest. Returns false if there is none.
+bool sum_up_deepest(std::vector<LayerEntry>& entries) {
+  std::map<std::string, std::vector<size_t>> by_parent;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (const std::string parent = entries[i].parent(); !parent.empty())
+      by_parent[parent].push_back(i);
+  }
+  const auto depth = [](const std::string& path) {
+    return std::count(path.begin(), path.end(), '.');
+  };
+  std::ptrdiff_t deepest = -1;
+  for (auto& [parent, places] : by_parent) {
+    places = alike_of(entries, places);
+    if (places.size() > 1) deepest = std::max<std::ptrdiff_t>(deepest, depth(parent));
+  }
+  std::vector<LayerEntry> result;
+  std::set<size_t> gone;
+  for (const auto& [parent, places] : by_parent) {
+    if (places.size() < 2 || depth(parent) != deepest) continue;
+    LayerEntry sum{parent + ".*", "", -1, 0, 0, entries[places.front()].smallest(), 0, true};
+    for (const size_t place : places) {
+      const LayerEntry& one = entries[place];
+      sum.count += one.weight();
+      sum.bytes += one.bytes;
+      sum.least = std::min(sum.least, one.smallest());
+      sum.most = std::max(sum.most, one.largest());
+      gone.insert(place);
+    }
+    result.push_back(std::move(sum));
+  }
+  if (result.empty()) return false;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (gone.count(i) == 0) result.push_back(std::move(entries[i]));
+  }
+  entries = std::move(result);
+  return true;
+}
+
+// Returns `transformer.h.0 … 11: 0.82M each, wte 3.00M`, the largest first; of many layers
+// `layer1.* 28.00M (3 of 8.00M to 12.00M)`.
+std::string layers_text(const Layers& layers) {
+  std::vector<LayerEntry> entries = entries_of(layers);
+  while (entries.size() > kLayers && sum_up_deepest(entries)) {
+  }  // until they are few
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const LayerEntry& a, const LayerEntry& b) { return a.bytes > b.bytes; });
+  std::vector<NameInTable> long_names;
+  for (size_t i = 0; i < std::min(entries.size(), kLayers); ++i)
+    long_names.push_back({entries[i].name, 60});
+  const std::vector<std::string> names = table_names(long_names);
   std::string text;
-  for (size_t i = 0; i < std::min(runs.size(), kLayers); ++i) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    const LayerEntry& entry = entries[i];
     if (i > 0) text += ", ";
-    if (runs[i].count == 1) {
+    if (entry.is_sum) {
+      text += fmt::format("{} {} ({} of {} to {})", names[i], readable_size(entry.bytes),
+                          entry.count, readable_size(entry.least), readable_size(entry.most));
+    } else if (entry.count == 1) {
+      text += fmt::format("{} {}", names[i], readable_size(entry.bytes));
+    } else {
       text +=
-          fmt::format("{} {}", table_name(runs[i].first, 60), readable_size(runs[i].bytes_each));
-      continue;
+          fmt::format("{} … {}: {} each", names[i], entry.last_number, readable_size(entry.least));
     }
-    text += fmt::format("{} … {}: {} each", table_name(runs[i].first, 60), runs[i].last_number,
-                        readable_size(runs[i].bytes_each));
   }
-  if (runs.size() > kLayers) text += fmt::format(", {} more", runs.size() - kLayers);
-  return text;
+  if (entries.size() <= kLayers) return text;
+  int64_t rest = 0;
+  for (size_t i = kLayers; i < entries.size(); ++i) rest += entries[i].bytes;
+  return text + fmt::format(", {} more {}", entries.size() - kLayers, readable_size(rest));
 }
 
 std::string place_of(const ReportRow& row) {
-  return row.where.empty() ? "" : " at " + printable(row.where);
+  return row.where.empty() ? "" : " at " + short_line_text(row);
 }
 
 // Returns `, at step 2, backward of conv1, by aten::convolution_backward at train.cc:12 main`.
@@ -274,10 +467,17 @@ std::string head_of(const RunReport& run, const RunOfDevice& device) {
   return text + moment_text(run, device);
 }
 
+struct OfParameters {
+  int64_t frozen = 0;
+  int64_t trainable = 0;
+  int64_t adapters = 0;  // part of trainable
+};
+
 struct Composition {
   std::array<int64_t, kParts> bytes{};
+  OfParameters parameters;
   std::array<int64_t, kParts> inferred{};
-  int64_t recomputed = 0;
+  int64_t recomputed = 0, checkpointed = 0;  // of activations
   std::array<Layers, kParts> layers;
   std::array<Layers, kParts> dtypes;
   int64_t nameless = 0;
@@ -286,12 +486,21 @@ struct Composition {
 Composition compose(const DeviceReport& rows, const RunOfDevice& run) {
   Composition result;
   const Sorter sorter(rows, run);
+  const Ids adapters = low_rank_adapters(rows);
   for (const ReportRow& row : rows.rows) {
     const int64_t bytes = row.nbytes.value_or(0);
     const PartOfRow part = sorter.part_of(row);
+    if (part.part == Part::kParameters && row.requires_grad.has_value()) {
+      OfParameters& its = result.parameters;
+      (*row.requires_grad ? its.trainable : its.frozen) += bytes;
+      if (adapters.count(row.storage_id) > 0) its.adapters += bytes;
+    }
     const auto index = static_cast<size_t>(part.part);
     result.bytes[index] += bytes;
-    if (row.recomputed && part.part == Part::kActivations) result.recomputed += bytes;
+    if (part.part == Part::kActivations) {
+      result.recomputed += row.recomputed ? bytes : 0;
+      result.checkpointed += row.checkpointed ? bytes : 0;
+    }
     if (part.inferred) result.inferred[index] += bytes;
     if (row.dtype) result.dtypes[index][dtype_name(*row.dtype)] += bytes;
     std::string layer = layer_of(row);
@@ -313,6 +522,22 @@ std::string dtypes_text(const Layers& dtypes, int64_t bytes) {
   return text;
 }
 
+// Returns ` (frozen 89.68M, trainable 1.21M)`; empty where nothing is known to be frozen.
+std::string frozen_text(const OfParameters& parameters, int64_t all) {
+  if (parameters.frozen == 0) return "";
+  if (parameters.frozen == all) return " (frozen)";
+  std::string text = " (frozen " + readable_size(parameters.frozen);
+  if (parameters.trainable > 0) text += ", trainable " + readable_size(parameters.trainable);
+  if (parameters.adapters == parameters.trainable && parameters.adapters > 0) {
+    text += ": low-rank adapters";
+  } else if (parameters.adapters > 0) {
+    text += ", of it low-rank adapters " + readable_size(parameters.adapters);
+  }
+  const int64_t rest = all - parameters.frozen - parameters.trainable;
+  if (rest > 0) text += ", not known " + readable_size(rest);
+  return text + ")";
+}
+
 // Returns `parameters 0.46M float32, activations 2.85M (conv1 2.85M)`.
 std::string composition_text(const Composition& composition, bool with_layers) {
   std::string text;
@@ -330,6 +555,11 @@ std::string composition_text(const Composition& composition, bool with_layers) {
                   ? " (inferred)"
                   : fmt::format(" ({} of it inferred)", readable_size(composition.inferred[i]));
     }
+    if (part == Part::kParameters)
+      text += frozen_text(composition.parameters, composition.bytes[i]);
+    if (part == Part::kActivations && composition.checkpointed > 0)
+      text +=
+          fmt::format(", of it held for checkpoints {}", readable_size(composition.checkpointed));
     if (part == Part::kActivations && composition.recomputed > 0)
       text +=
           fmt::format(", of it recomputed in backward {}", readable_size(composition.recomputed));
@@ -345,6 +575,7 @@ struct Group {
   std::string what;
   size_t number_at = std::string::npos;  // where `what` lacks its number
   std::string place;
+  bool lines_differ = false;  // so that none is shown
   std::string shape, dtype;
   std::string held_by;  // of the first row that tells, without its index where several differ
   int64_t bytes = 0;
@@ -393,7 +624,7 @@ bool is_named_workspace(const ReportRow& row) {
          row.name.find(" workspace") != std::string::npos;
 }
 
-// Returns the key of the row's group, and fills in what the group shows.
+// Returns the key of the row's group but for its line, and fills in what the group shows.
 std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
   group.dtype = short_dtype(row);
   group.shape = shape_of(row);
@@ -424,10 +655,12 @@ std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
   }
   ReportRow marked = row;
   marked.where.clear();
+  marked.called_from.clear();
   marked.module = with_mark(row.module);
-  const std::string made_by = producer(marked);
+  std::string made_by = producer(marked);
+  if (row.checkpointed && part.part == Part::kActivations) made_by += " held for a checkpoint";
   take_number_out(group, row.module, made_by.empty() ? "made outside operators" : made_by);
-  return "made " + made_by + '\n' + group.place + '\n' + group.shape + '\n' + group.dtype;
+  return "made " + made_by + '\n' + group.shape + '\n' + group.dtype;
 }
 
 void add_holder(Group& group, const std::string& held_by) {
@@ -443,47 +676,114 @@ std::string holder_text(const Group& group) {
   return group.held_by.empty() ? "" : ", held by " + table_name(group.held_by);
 }
 
-std::vector<Group> groups_of(const DeviceReport& rows, const RunOfDevice& run) {
-  std::vector<Group> groups;
-  std::unordered_map<std::string, size_t> index_of;
-  const Sorter sorter(rows, run);
-  for (const ReportRow& row : rows.rows) {
-    const int64_t bytes = row.nbytes.value_or(0);
-    if (row.kind != RowKind::kStorage || bytes == 0) continue;
-    Group described;
-    std::string key = describe(row, sorter.part_of(row), described);
-    const auto number = described.last_number;
-    const auto [entry, is_new] = index_of.try_emplace(std::move(key), groups.size());
-    if (is_new) {
-      groups.push_back(std::move(described));
-      groups.back().each = bytes;
-      groups.back().first = &row;
-    }
-    Group& group = groups[entry->second];
-    group.bytes += bytes;
-    ++group.count;
-    add_holder(group, row.held_by);
-    group.same_size = group.same_size && group.each == bytes;
-    if (group.first_number >= 0) {
-      group.first_number = std::min(group.first_number, number);
-      group.last_number = std::max(group.last_number, number);
+// Collects rows in groups. Those without a name are apart where their lines differ; such whose
+// lines were not noted are of the group that has a line, where that is the only one: lines are
+// sampled.
+class Grouper {
+ public:
+  // `sign` -1: takes its bytes away. Rows of the storages `left_out` are passed over.
+  void add(const DeviceReport& rows, const RunOfDevice& run, int sign = 1,
+           const Ids& left_out = Ids()) {
+    const Sorter sorter(rows, run);
+    for (const ReportRow& row : rows.rows) {
+      if (row.kind != RowKind::kStorage || row.nbytes.value_or(0) == 0) continue;
+      if (left_out.count(row.storage_id) > 0) continue;
+      Group described;
+      const std::string key = describe(row, sorter.part_of(row), described);
+      add(row, sign, key, std::move(described));
     }
   }
-  std::stable_sort(groups.begin(), groups.end(),
-                   [](const Group& a, const Group& b) { return a.bytes > b.bytes; });
-  return groups;
+
+  // Returns those that have bytes, the largest first.
+  std::vector<Group> take() {
+    for (const auto& [key, of_kind] : kinds_) {
+      const bool has_one_line = of_kind.size() == 2 && groups_[of_kind.front()].place.empty() !=
+                                                           groups_[of_kind.back()].place.empty();
+      if (has_one_line) merge(groups_[of_kind.front()], groups_[of_kind.back()]);
+    }
+    groups_.erase(std::remove_if(groups_.begin(), groups_.end(),
+                                 [](const Group& group) { return group.bytes == 0; }),
+                  groups_.end());
+    std::stable_sort(groups_.begin(), groups_.end(), [](const Group& a, const Group& b) {
+      return std::abs(a.bytes) > std::abs(b.bytes);
+    });
+    return std::move(groups_);
+  }
+
+ private:
+  void add(const ReportRow& row, int sign, const std::string& key, Group described) {
+    const std::string line = row.anonymous ? '\n' + described.place : "";
+    const auto [entry, is_new] = index_of_.try_emplace(key + line, groups_.size());
+    const int64_t bytes = *row.nbytes;
+    if (is_new) {
+      kinds_[key].push_back(groups_.size());
+      groups_.push_back(std::move(described));
+      Group& group = groups_.back();
+      group.first = &row;
+      group.each = bytes;
+      group.bytes = sign * bytes;
+      group.count = 1;
+      add_holder(group, row.held_by);
+      return;
+    }
+    described.first = &row;
+    described.each = bytes;
+    described.bytes = sign * bytes;
+    described.count = 1;
+    described.held_by = row.held_by;
+    add_to(groups_[entry->second], described);
+  }
+
+  static void add_to(Group& group, const Group& more) {
+    group.bytes += more.bytes;
+    group.count += more.count;
+    add_holder(group, more.held_by);
+    if (group.place.empty() && !group.lines_differ) group.place = more.place;
+    group.lines_differ = group.lines_differ || (!more.place.empty() && group.place != more.place);
+    if (group.lines_differ) group.place.clear();
+    group.same_size = group.same_size && more.same_size && group.each == more.each;
+    if (group.first_number >= 0) {
+      group.first_number = std::min(group.first_number, more.first_number);
+      group.last_number = std::max(group.last_number, more.last_number);
+    }
+  }
+
+  // Into the one that has a line.
+  static void merge(Group& a, Group& b) {
+    Group& with_line = a.place.empty() ? b : a;
+    Group& without = a.place.empty() ? a : b;
+    add_to(with_line, without);
+    without.bytes = 0;
+  }
+
+  std::vector<Group> groups_;
+  std::unordered_map<std::string, size_t> index_of_;
+  std::map<std::string, std::vector<size_t>> kinds_;  // by key without a line
+};
+
+std::vector<Group> groups_of(const DeviceReport& rows, const RunOfDevice& run) {
+  Grouper grouper;
+  grouper.add(rows, run);
+  return grouper.take();
 }
 
 // Returns h.0…11.mlp.weight, or aten::linear [output of h.0…11.mlp, forward].
 std::string what_of(const Group& group) {
   if (group.number_at == std::string::npos) {
     const bool is_of_handles = group.count > 1 && is_named_workspace(*group.first);
-    return table_name(group.what + (is_of_handles ? ", one for each thread and stream" : ""));
+    return group.what + (is_of_handles ? ", one for each thread and stream" : "");
   }
   std::string number = std::to_string(group.first_number);
   if (group.last_number != group.first_number) number += "…" + std::to_string(group.last_number);
   std::string what = group.what;
-  return table_name(what.insert(group.number_at, number));
+  return what.insert(group.number_at, number);
+}
+
+// Returns what is shown of the first groups: names that differ still do.
+std::vector<std::string> whats_of(const std::vector<Group>& groups, size_t most) {
+  std::vector<NameInTable> names;
+  for (size_t i = 0; i < std::min(most, groups.size()); ++i) names.push_back({what_of(groups[i])});
+  return table_names(names);
 }
 
 // Returns `0…63.k` of the name, whose first number is the group's.
@@ -498,7 +798,7 @@ std::string shape_and_dtype(const Group& group) {
 }
 
 // Returns ` at train.py:81` of ` at train.py:81 forward`.
-std::string without_function(const std::string& place) {
+std::string without_one_function(const std::string& place) {
   size_t end = place.size();
   for (size_t colon = place.find(':'); colon != std::string::npos;
        colon = place.find(':', colon + 1)) {
@@ -508,61 +808,91 @@ std::string without_function(const std::string& place) {
   return place.substr(0, end);
 }
 
-// Returns `  110.25M  12 x 9.19M  (768, 3072) float32  h.0…11.mlp.weight at train.py:81`.
-std::string group_text(const Group& group) {
-  const std::string count = group.count == 1 ? ""
-                            : group.same_size
-                                ? fmt::format("{} x {}", group.count, readable_size(group.each))
-                                : fmt::format("{} x", group.count);
-  const std::string figures = fmt::format("  {:>9s}  {:<12s} {:<26s} ", readable_size(group.bytes),
-                                          count, shape_and_dtype(group));
-  constexpr size_t kLeast = 40;
-  const std::string what = what_of(group);
-  std::string place = group.place;
-  const size_t room = kWidth - std::min(kWidth, count_characters(figures));
-  if (count_characters(what) + count_characters(place) > room) place = without_function(place);
-  const size_t taken = count_characters(place);
-  return figures + table_name(what, taken + kLeast < room ? room - taken : kLeast) + place;
+// Does the same for both lines, where there are two.
+std::string without_function(const std::string& place) {
+  const size_t from = place.find(", from ");
+  if (from == std::string::npos) return without_one_function(place);
+  return without_one_function(place.substr(0, from)) + without_one_function(place.substr(from));
+}
+
+// Returns `  110.25M  12 x 9.19M  (768, 3072) float32  h.0…11.mlp.weight at train.py:81` for each.
+std::vector<std::string> group_texts(const std::vector<Group>& groups, size_t most) {
+  constexpr size_t kLeast = 72;  // of a layer's path the middle says most, too
+  std::vector<std::string> figures, places;
+  std::vector<NameInTable> whats;
+  for (size_t i = 0; i < std::min(most, groups.size()); ++i) {
+    const Group& group = groups[i];
+    const std::string count = group.count == 1 ? ""
+                              : group.same_size
+                                  ? fmt::format("{} x {}", group.count, readable_size(group.each))
+                                  : fmt::format("{} x", group.count);
+    figures.push_back(fmt::format("  {:>9s}  {:<12s} {:<26s} ", readable_size(group.bytes), count,
+                                  shape_and_dtype(group)));
+    const std::string what = what_of(group);
+    std::string place = group.place;
+    const size_t room = kWidth - std::min(kWidth, count_characters(figures.back()));
+    if (count_characters(what) + count_characters(place) > room) place = without_function(place);
+    const size_t taken = count_characters(place);
+    whats.push_back({what, taken + kLeast < room ? room - taken : kLeast});
+    places.push_back(place);
+  }
+  std::vector<std::string> texts = table_names(whats);
+  for (size_t i = 0; i < texts.size(); ++i) texts[i] = figures[i] + texts[i] + places[i];
+  return texts;
 }
 
 std::string signed_size(int64_t bytes) {
   return (bytes < 0 ? "-" : "+") + readable_size(bytes < 0 ? -bytes : bytes);
 }
 
-// Returns the groups that hold more after the last step than after the baseline.
-std::vector<Group> growth_of(const RunOfDevice& device) {
-  std::map<std::string, int64_t> before, counts_before;
-  const auto key_of = [](const Group& group) {
-    return what_of(group) + '\n' + group.place + '\n' + shape_and_dtype(group);
+// Returns what holds more after the last step than after the baseline, and what holds less, the
+// largest difference first: without the storages that were there both times.
+std::vector<Group> differences_of(const RunOfDevice& device) {
+  Ids stayed = ids_of(device.baseline);
+  const Ids after = ids_of(device.last);
+  for (auto id = stayed.begin(); id != stayed.end();)
+    after.count(*id) > 0 ? void(++id) : void(id = stayed.erase(id));
+  Grouper grouper;
+  grouper.add(*device.last, device, 1, stayed);
+  grouper.add(*device.baseline, device, -1, stayed);
+  return grouper.take();
+}
+
+// Returns how many of the differences are shown: the largest, and more until there is one of each
+// sign.
+size_t shown_differences(const std::vector<Group>& groups) {
+  const size_t most = std::min(groups.size(), kGrowing);
+  const auto is_other = [&](const Group& group) {
+    return (group.bytes < 0) != (groups.front().bytes < 0);
   };
-  for (const Group& group : groups_of(*device.baseline, device)) {
-    before[key_of(group)] += group.bytes;
-    counts_before[key_of(group)] += static_cast<int64_t>(group.count);
-  }
-  std::vector<Group> grown;
-  for (Group& group : groups_of(*device.last, device)) {
-    const std::string key = key_of(group);
-    group.bytes -= before[key];
-    group.count -= std::min(group.count, static_cast<size_t>(counts_before[key]));
-    if (group.bytes > 0) grown.push_back(std::move(group));
-  }
-  std::stable_sort(grown.begin(), grown.end(),
-                   [](const Group& a, const Group& b) { return a.bytes > b.bytes; });
-  return grown;
+  const auto other = std::find_if(groups.begin(), groups.end(), is_other);
+  const auto place = static_cast<size_t>(other - groups.begin());
+  return other == groups.end() || place < most ? most : most + 1;
 }
 
 std::string growth_text(const RunReport& run, const RunOfDevice& device) {
   const int64_t difference = device.last->total_bytes - device.baseline->total_bytes;
   // Rows of compiled code have other names from one step to the next, and no more bytes.
   if (difference == 0) return fmt::format("nothing has grown since step {}", run.baseline_step);
-  std::vector<Group> grown = growth_of(device);
-  std::string text = fmt::format("since step {}: {}", run.baseline_step, signed_size(difference));
-  for (size_t i = 0; i < std::min(grown.size(), kGrowing); ++i) {
-    text += fmt::format("{} {} {} {}{}{}", i == 0 ? ", namely" : ",", signed_size(grown[i].bytes),
-                        shape_and_dtype(grown[i]), what_of(grown[i]), grown[i].place,
-                        holder_text(grown[i]));
+  std::vector<Group> groups = differences_of(device);
+  const size_t shown = shown_differences(groups);
+  if (shown > kGrowing) {
+    const auto other = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
+      return (group.bytes < 0) != (groups.front().bytes < 0);
+    });
+    std::rotate(groups.begin() + kGrowing, other, other + 1);
   }
-  if (grown.size() > kGrowing) text += fmt::format(", {} more", grown.size() - kGrowing);
+  std::string text = fmt::format("since step {}: {}", run.baseline_step, signed_size(difference));
+  int64_t rest = difference;
+  const std::vector<std::string> whats = whats_of(groups, shown);
+  for (size_t i = 0; i < shown; ++i) {
+    text +=
+        fmt::format("{} {} {} {}{}{}", i == 0 ? ", namely" : ",", signed_size(groups[i].bytes),
+                    shape_and_dtype(groups[i]), whats[i], groups[i].place, holder_text(groups[i]));
+    rest -= groups[i].bytes;
+  }
+  if (groups.size() > shown)
+    text += fmt::format(", {} more {}", groups.size() - shown, signed_size(rest));
   return text;
 }
 
@@ -646,25 +976,19 @@ Told tell_of(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu
   add_cause(told.head, unused_graph_text(run, device));
   add_cause(told.head, rounds_text(run, device));
   add_cause(told.head, cache_text(run, device));
+  add_cause(told.head, held_at_peak_text(run, device));
   const std::vector<Group> groups = groups_of(device.peak, device);
   const size_t most = is_beside_gpu ? kLargestBesideGpu : kLargest;
-  for (size_t i = 0; i < std::min(most, groups.size()); ++i)
-    told.largest.push_back(group_text(groups[i]));
+  told.largest = group_texts(groups, most);
   if (!is_beside_gpu) add_states(told.states, run, device);
   add_external(told.states, device);
   return told;
 }
 
-// Returns train.py:88 main of /home/me/train.py:88 main.
-std::string short_place(const std::string& place) {
-  return place.substr(place.rfind('/', place.find(' ')) + 1);
-}
-
 std::string reads_text(const ZeroReads& reads) {
-  return fmt::format(
-      "read back, not known: {} value{}, first in {}{}", reads.count, reads.count == 1 ? "" : "s",
-      printable(reads.first_op),
-      reads.first_place.empty() ? "" : " at " + printable(short_place(reads.first_place)));
+  return fmt::format("read back, not known: {} value{}, first in {}{}", reads.count,
+                     reads.count == 1 ? "" : "s", printable(reads.first_op),
+                     reads.first_place.empty() ? "" : " at " + short_place(reads.first_place));
 }
 
 std::string libraries_text(const std::string& libraries) {
@@ -702,16 +1026,32 @@ void append(std::vector<std::string>& lines, const std::vector<std::string>& mor
                more.begin() + static_cast<std::ptrdiff_t>(std::min(more.size(), most)));
 }
 
+// Returns whether the comma is one of a shape's, as of (16, 2048, 128).
+bool is_in_shape(std::string_view text, size_t comma) {
+  constexpr std::string_view kOfShape = "0123456789, ";
+  const size_t open = text.substr(0, comma).find_last_not_of(kOfShape);
+  const size_t close = text.find_first_not_of(kOfShape, comma);
+  return open != std::string_view::npos && close != std::string_view::npos && text[open] == '(' &&
+         text[close] == ')';
+}
+
+// Returns where a line may be broken: behind the next comma that is none of a shape's.
+size_t end_of_piece(std::string_view text, size_t begin) {
+  size_t comma = text.find(", ", begin);
+  while (comma != std::string_view::npos && is_in_shape(text, comma))
+    comma = text.find(", ", comma + 1);
+  return comma == std::string_view::npos ? text.size() : comma + 2;
+}
+
 }  // namespace
 
 void add_wrapped(std::vector<std::string>& lines, const std::string& text) {
   std::string line;
   size_t begin = 0;
   while (begin < text.size()) {
-    size_t end = text.find(", ", begin);
-    end = end == std::string::npos ? text.size() : end + 2;
+    const size_t end = end_of_piece(text, begin);
     const std::string_view piece(&text[begin], end - begin);
-    if (!line.empty() && line.size() + piece.size() > kWidth) {
+    if (!line.empty() && count_characters(line) + count_characters(piece) > kWidth) {
       lines.push_back(line);
       line = "    ";
     }
@@ -724,9 +1064,10 @@ void add_wrapped(std::vector<std::string>& lines, const std::string& text) {
 std::string largest_rows(const DeviceReport& rows, const RunOfDevice& run, size_t most) {
   std::string text;
   const std::vector<Group> groups = groups_of(rows, run);
-  for (size_t i = 0; i < std::min(groups.size(), most); ++i) {
+  const std::vector<std::string> whats = whats_of(groups, most);
+  for (size_t i = 0; i < whats.size(); ++i) {
     text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", readable_size(groups[i].bytes),
-                        what_of(groups[i]), holder_text(groups[i]));
+                        whats[i], holder_text(groups[i]));
   }
   if (groups.size() > most) text += fmt::format(", {} more", groups.size() - most);
   return text;
@@ -766,6 +1107,8 @@ std::string_view to_string(Part part) {
       return "parameters";
     case Part::kBuffers:
       return "buffers";
+    case Part::kCaches:
+      return "KV caches";
     case Part::kGradients:
       return "gradients";
     case Part::kBuckets:
@@ -806,8 +1149,12 @@ std::vector<PartBytes> composition_of(const DeviceReport& rows, const RunOfDevic
   const Composition composition = compose(rows, run);
   std::vector<PartBytes> result;
   for (size_t i = 0; i < kParts; ++i) {
-    if (composition.bytes[i] > 0)
-      result.push_back({static_cast<Part>(i), composition.bytes[i], composition.inferred[i]});
+    if (composition.bytes[i] == 0) continue;
+    result.push_back({static_cast<Part>(i), composition.bytes[i], composition.inferred[i]});
+    if (result.back().part != Part::kParameters) continue;
+    result.back().frozen_bytes = composition.parameters.frozen;
+    result.back().trainable_bytes = composition.parameters.trainable;
+    result.back().adapter_bytes = composition.parameters.adapters;
   }
   return result;
 }

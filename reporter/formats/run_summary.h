@@ -25,6 +25,13 @@ struct PeakFigures {
   std::optional<int64_t> capacity;
 };
 
+// What of a cache is for one stream, in one pool.
+struct CacheOfStream {
+  uint64_t stream = 0;                       // the handle; 0: the default one
+  std::pair<uint64_t, uint64_t> pool{0, 0};  // LibTorch's MempoolId_t; {0, 0}: the device's own
+  int64_t bytes = 0;                         // free
+};
+
 // LibTorch's cache when it had taken most from the driver, or a twentieth less: a tenth was free.
 struct CacheAtPeak {
   int64_t reserved_bytes = 0;
@@ -34,6 +41,9 @@ struct CacheAtPeak {
   int64_t piece_bytes = 0;  // free beside what is in use
   int64_t pieces = 0;
   int64_t largest_piece = 0;
+  // Free in private pools, of CUDA graphs, and in none of the figures above.
+  int64_t private_bytes = 0;
+  std::vector<CacheOfStream> streams;  // the largest first, four at most
 };
 
 struct RunOfDevice {
@@ -67,6 +77,13 @@ struct PinnedOfRun {
   int64_t tensor_bytes = 0;   // of tensors that are alive now
   int64_t rounded_bytes = 0;  // these, each rounded up to a power of two
   size_t tensors = 0;
+
+  struct Kind {
+    std::string what;  // (1024,) float32 aten::_pin_memory at train.cc:5 main
+    int64_t bytes = 0;
+    size_t tensors = 0;
+  };
+  std::vector<Kind> kinds;  // of these tensors, the largest first
 };
 
 struct RunReport {
@@ -93,6 +110,7 @@ struct RunReport {
 enum class Part : uint8_t {
   kParameters,
   kBuffers,
+  kCaches,  // of keys and values: a variable or buffer says so by its name
   kGradients,
   kBuckets,  // in which DistributedDataParallel gathers gradients
   kOptimizerState,
@@ -122,6 +140,8 @@ struct PartBytes {
   Part part = Part::kOther;
   int64_t bytes = 0;
   int64_t inferred_bytes = 0;
+  // What parameters have of these, as far as it is known; adapters are trainable.
+  int64_t frozen_bytes = 0, trainable_bytes = 0, adapter_bytes = 0;
 };
 // Returns the parts that have bytes. Their sum is that of the rows.
 std::vector<PartBytes> composition_of(const DeviceReport& rows, const RunOfDevice& run);

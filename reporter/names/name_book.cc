@@ -389,7 +389,8 @@ std::vector<NamedTensor> NameBook::read(bool with_told, std::vector<UnreadGradie
   std::unordered_map<const c10::TensorImpl*, Known> parameters;
   const auto add = [&](std::string name, Role role, const std::string& module,
                        const at::Tensor& tensor) {
-    if (tensor.defined()) result.push_back({std::move(name), role, module, tensor, nullptr, {}});
+    if (tensor.defined())
+      result.push_back({std::move(name), role, module, tensor, nullptr, {}, false});
   };
   NotesAwaited awaited;
   const LiveRead may_be_read;  // gradients and states, which the program sets without a lock
@@ -425,13 +426,17 @@ std::vector<NamedTensor> NameBook::read(bool with_told, std::vector<UnreadGradie
     if (!pin) continue;
     const torch::nn::Module* const module = entry.module;
     const size_t first = result.size();
+    // Python's tensors, of which some are inside others.
+    const bool may_be_parts = type_name_now(*module) == "ForeignModule";
     const auto owner_of = [&, root = module](const std::string& name) {
       const std::string path = path_of_owner(name);
       return path.empty() ? type_name_of(*root) : path;
     };
     for (const auto& parameter : module->named_parameters()) {
       const std::string name = join(entry.prefix, parameter.key());
+      const size_t next = result.size();
       add_parameter(name, owner_of(name), parameter.value());
+      if (next < result.size()) result[next].is_part = may_be_parts;
     }
     for (const auto& buffer : module->named_buffers()) {
       const std::string name = join(entry.prefix, buffer.key());
@@ -479,7 +484,10 @@ std::vector<NamedTensor> NameBook::read(bool with_told, std::vector<UnreadGradie
     if (living.role == Role::kParameter) {
       const size_t first = result.size();
       add_parameter(living.name, living.module, living.tensor);
-      if (first < result.size()) result[first].tied = living.tied;
+      if (first < result.size()) {
+        result[first].tied = living.tied;
+        result[first].is_part = living.is_part;
+      }
     } else {
       add(living.name, living.role, living.module, living.tensor);
     }

@@ -38,6 +38,7 @@ struct NamedTensor {
   at::Tensor tensor;  // defined; a strong reference: drop it soon, and with no lock held
   std::shared_ptr<const void> owner;  // keeps the module alive as well
   TiedEmbedding tied;                 // as the program has told
+  bool is_part = false;               // see ProgramName::is_part
 };
 
 // A gradient that nobody noted, and that another thread may be setting: that there was one is all

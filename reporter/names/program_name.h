@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -44,6 +45,10 @@ struct ProgramName {
   Role role = Role::kTensor;
   std::string module;  // see NamedTensor::module
   TiedEmbedding tied;  // of a parameter
+  // Inside another tensor (DTensor), or a copy, of which that one knows whether it requires grad.
+  bool is_part = false;
+  // Whether a parameter did when its module ended; nothing until then.
+  std::optional<bool> requires_grad;
 };
 
 struct LivingName : ProgramName {

@@ -69,6 +69,9 @@ struct Slot {
 // What is known of a tensor, which may have ended.
 struct Record {
   Role role = Role::kParameter;
+  bool is_part = false;                     // see ProgramName::is_part
+  std::optional<bool> requires_grad;        // see ProgramName
+  const c10::TensorImpl* tensor = nullptr;  // in `living`, if it lives
   std::vector<Slot> slots;
   std::string place;       // of a parameter that is no module's; the slot of a state
   std::string optimizer;   // of a state
@@ -278,6 +281,8 @@ ProgramName Namer::name_of(uint64_t record) {
   const Record* const one = find(record);
   if (one == nullptr) return name;
   name.role = one->role;
+  name.is_part = one->is_part;
+  name.requires_grad = one->requires_grad;
   const Record* const owner = owner_of(record);
   const Spot* const spot = owner == nullptr ? nullptr : spot_of(*owner);
   if (spot != nullptr) {
@@ -332,6 +337,7 @@ struct ToldNames::Table {
   uint64_t record_of(const at::Tensor& tensor, Role role, uint64_t storage_id,
                      std::vector<WeakTensor>& dropped);
   void place(uint64_t record, Module module, Node& node, std::string_view name);
+  void read_requires_grad(const Node& node, std::vector<at::Tensor>& read);
   void prune(std::vector<WeakTensor>& dropped);
   void forget_unneeded();
   void prune_kept(bool now);
@@ -351,6 +357,7 @@ uint64_t ToldNames::Table::record_of(const at::Tensor& tensor, Role role, uint64
     if (living.size() >= prune_at) prune(dropped);
     record = next++;
     records[record].role = role;
+    records[record].tensor = tensor.unsafeGetTensorImpl();
     living.emplace(tensor.unsafeGetTensorImpl(),
                    Living{WeakTensor(tensor.getIntrusivePtr()), record});
   }
@@ -372,6 +379,21 @@ void ToldNames::Table::place(uint64_t record, Module module, Node& node, std::st
     known->replaced = false;
   } else {
     slots.push_back({module, std::string(name), next++, false});
+  }
+}
+
+// Notes which parameters of a module are frozen, as far as they live. Adds those to `read`.
+void ToldNames::Table::read_requires_grad(const Node& node, std::vector<at::Tensor>& read) {
+  for (const auto& [name, record] : node.tensors) {
+    const auto one = records.find(record);
+    if (one == records.end() || one->second.role != Role::kParameter) continue;
+    const auto its = living.find(one->second.tensor);
+    if (its == living.end() || its->second.record != record) continue;
+    auto held = its->second.tensor.lock();
+    if (!held) continue;
+    read.emplace_back(std::move(held));
+    const bool requires_grad = read.back().requires_grad();
+    if (requires_grad || !one->second.is_part) one->second.requires_grad = requires_grad;
   }
 }
 
@@ -484,7 +506,7 @@ void ToldNames::add_part(Module whole, std::string_view name, Module part) noexc
 }
 
 void ToldNames::add_tensor(Module module, std::string_view name, Role role,
-                           const at::Tensor& tensor) noexcept {
+                           const at::Tensor& tensor, bool is_part) noexcept {
   try {
     if (!tensor.defined()) return;
     const uint64_t storage_id = Registry::global().storage_id(tensor);
@@ -496,7 +518,9 @@ void ToldNames::add_tensor(Module module, std::string_view name, Role role,
       const Hold hold(table_->lock);
       Node* const node = table_->find(module);
       if (node == nullptr) return;
-      table_->place(table_->record_of(tensor, role, storage_id, dropped), module, *node, name);
+      const uint64_t record = table_->record_of(tensor, role, storage_id, dropped);
+      table_->records[record].is_part = is_part;
+      table_->place(record, module, *node, name);
     }
     table_->prune_kept(/*now=*/false);
   } catch (...) {
@@ -505,8 +529,12 @@ void ToldNames::add_tensor(Module module, std::string_view name, Role role,
 
 void ToldNames::end_module(Module module) noexcept {
   try {
+    std::vector<at::Tensor> read;  // ended with no lock held
     const Hold hold(table_->lock);
-    if (Node* const node = table_->find(module)) node->ended = table_->next++;
+    Node* const node = table_->find(module);
+    if (node == nullptr) return;
+    node->ended = table_->next++;
+    table_->read_requires_grad(*node, read);
   } catch (...) {
   }
 }
@@ -526,14 +554,17 @@ void ToldNames::add_gradient(const at::Tensor& parameter, const at::Tensor& grad
   }
 }
 
-void ToldNames::add_trained(std::string_view place, const at::Tensor& parameter) noexcept {
+void ToldNames::add_trained(std::string_view place, const at::Tensor& parameter,
+                            bool is_part) noexcept {
   try {
     if (!parameter.defined()) return;
     const uint64_t storage_id = Registry::global().storage_id(parameter);
     std::vector<WeakTensor> dropped;
     const Hold hold(table_->lock);
-    table_->records[table_->record_of(parameter, Role::kParameter, storage_id, dropped)].place =
-        place;
+    Record& one =
+        table_->records[table_->record_of(parameter, Role::kParameter, storage_id, dropped)];
+    one.place = place;
+    one.is_part = is_part;
   } catch (...) {
   }
 }

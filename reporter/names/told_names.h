@@ -39,14 +39,15 @@ class ToldNames {
   // What had the name in `whole` is no longer part of it.
   void add_part(Module whole, std::string_view name, Module part) noexcept;
   // Adds a parameter or buffer, or notes the storage that it has now.
-  void add_tensor(Module module, std::string_view name, Role role,
-                  const at::Tensor& tensor) noexcept;
+  void add_tensor(Module module, std::string_view name, Role role, const at::Tensor& tensor,
+                  bool is_part = false) noexcept;
   // What a module had keeps its names as long as it lives, or had its storage at a peak.
   void end_module(Module module) noexcept;
   // Adds a parameter's gradient where LibTorch has it in several tensors (DTensor's).
   void add_gradient(const at::Tensor& parameter, const at::Tensor& gradient) noexcept;
   // Adds a parameter that may be no module's, and then is `place`: param0.1.
-  void add_trained(std::string_view place, const at::Tensor& parameter) noexcept;
+  void add_trained(std::string_view place, const at::Tensor& parameter,
+                   bool is_part = false) noexcept;
   void add_state(std::string_view optimizer, const at::Tensor& parameter, std::string_view slot,
                  const at::Tensor& state) noexcept;
 

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <utility>
 
 #include "registry/device_statistics.h"
 #include "registry/hooks/cuda_allocator.h"
@@ -13,10 +15,14 @@ namespace memledger::inside {
 namespace {
 
 constexpr size_t kDevices = 128;
+constexpr size_t kMaxStreams = 4;
+constexpr size_t kOfCache = 8;
+constexpr size_t kOfStream = 4;
+constexpr size_t kFigures = kOfCache + kMaxStreams * kOfStream;
 
 struct SeenCache {
   std::atomic<int64_t> reserved{0};  // at the last look
-  std::array<std::atomic<int64_t>, 7> figures{};
+  std::array<std::atomic<int64_t>, kFigures> figures{};
 };
 
 SeenCache& seen_cache(c10::DeviceIndex index) {
@@ -28,7 +34,17 @@ CacheAtPeak cache_in(const DeviceBlocks& blocks) {
   CacheAtPeak cache;
   cache.reserved_bytes = blocks.reserved_bytes();
   cache.allocated_bytes = blocks.allocated_bytes();
+  std::map<std::pair<uint64_t, std::pair<uint64_t, uint64_t>>, int64_t> by_stream;
   for (const DeviceSegment& segment : blocks.segments) {
+    int64_t free = 0;
+    for (const DeviceBlock& block : segment.blocks)
+      free += block.state == BlockState::kFree ? block.nbytes : 0;
+    if (free == 0) continue;
+    by_stream[{segment.stream, segment.pool}] += free;
+    if (segment.pool != std::pair<uint64_t, uint64_t>{0, 0}) {
+      cache.private_bytes += free;
+      continue;
+    }
     const bool is_whole =
         std::all_of(segment.blocks.begin(), segment.blocks.end(),
                     [](const DeviceBlock& block) { return block.state == BlockState::kFree; });
@@ -44,14 +60,26 @@ CacheAtPeak cache_in(const DeviceBlocks& blocks) {
       cache.largest_piece = std::max(cache.largest_piece, block.nbytes);
     }
   }
+  for (const auto& [place, bytes] : by_stream)
+    cache.streams.push_back({place.first, place.second, bytes});
+  std::stable_sort(cache.streams.begin(), cache.streams.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  if (cache.streams.size() > kMaxStreams) cache.streams.resize(kMaxStreams);
   return cache;
 }
 
 // A look that another thread's overlaps may mix their figures: both are of the same growth.
 void store(SeenCache& seen, const CacheAtPeak& cache) noexcept {
-  const std::array<int64_t, 7> figures = {
-      cache.reserved_bytes, cache.allocated_bytes, cache.whole_bytes,  cache.whole_segments,
-      cache.piece_bytes,    cache.pieces,          cache.largest_piece};
+  std::array<int64_t, kFigures> figures = {
+      cache.reserved_bytes, cache.allocated_bytes, cache.whole_bytes,   cache.whole_segments,
+      cache.piece_bytes,    cache.pieces,          cache.largest_piece, cache.private_bytes};
+  for (size_t i = 0; i < cache.streams.size(); ++i) {
+    const CacheOfStream& one = cache.streams[i];
+    const std::array<int64_t, kOfStream> its = {static_cast<int64_t>(one.stream),
+                                                static_cast<int64_t>(one.pool.first),
+                                                static_cast<int64_t>(one.pool.second), one.bytes};
+    std::copy(its.begin(), its.end(), figures.begin() + kOfCache + i * kOfStream);
+  }
   for (size_t i = 0; i < figures.size(); ++i)
     seen.figures[i].store(figures[i], std::memory_order_relaxed);
 }
@@ -91,6 +119,15 @@ std::optional<CacheAtPeak> cache_at_peak(c10::Device device) {
   cache.piece_bytes = figure(4);
   cache.pieces = figure(5);
   cache.largest_piece = figure(6);
+  cache.private_bytes = figure(7);
+  for (size_t i = 0; i < kMaxStreams; ++i) {
+    const size_t first = kOfCache + i * kOfStream;
+    if (figure(first + 3) == 0) break;
+    cache.streams.push_back(
+        {static_cast<uint64_t>(figure(first)),
+         {static_cast<uint64_t>(figure(first + 1)), static_cast<uint64_t>(figure(first + 2))},
+         figure(first + 3)});
+  }
   return cache;
 }
 

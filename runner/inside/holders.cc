@@ -30,6 +30,11 @@ constexpr size_t kLargestAlike = 10;  // kinds of rows whose holders are looked 
 constexpr size_t kEachAlike = 3;
 constexpr size_t kMaxNodes = 200'000;
 constexpr size_t kMaxAdvice = 3;
+// How add_kept_results() begins, and what the advice says of it.
+constexpr const char* kCycleOfNodes = "a cycle: ";
+constexpr const char* kCycleOfNodesAdvice =
+    "what ctx->saved_data has by ctx->save_for_backward(): a result there closes a cycle, which "
+    "nothing frees";
 
 struct Holder {
   HeldBy how = HeldBy::kVariable;
@@ -395,18 +400,27 @@ std::vector<std::string> advice_on_holders(const DeviceReport& device) {
   };
   const HeldById held = held_now();
   std::map<std::string, Cause> causes;
+  const auto add = [&causes](HeldBy how, const std::string& about, int64_t bytes) -> Cause& {
+    Cause& cause = causes[std::to_string(static_cast<int>(how)) + about];
+    cause.how = how;
+    cause.about = about;
+    cause.bytes += bytes;
+    return cause;
+  };
   for (const ReportRow& row : device.rows) {
     const auto found = held.find(row.storage_id);
-    if (!row.anonymous || row.storage_id == 0 || found == held.end()) continue;
+    if (!row.anonymous || row.storage_id == 0) continue;
+    if (found == held.end()) {
+      if (row.held_by.rfind(kCycleOfNodes, 0) == 0)
+        add(HeldBy::kCycle, kCycleOfNodesAdvice, row.nbytes.value_or(0));
+      continue;
+    }
     const Holder& holder = found->second.holders.front();
     const int64_t parts = found->second.parts();
     if (holder.how == HeldBy::kVariable && parts == 1) continue;
-    const std::string about = without_indices(holder.about);
-    Cause& cause = causes[std::to_string(static_cast<int>(holder.how)) + about];
-    cause.how = holder.how;
-    cause.about = about;
+    Cause& cause = add(holder.how, without_indices(holder.about),
+                       row.nbytes.value_or(0) / parts * (parts == 1 ? 1 : parts - 1));
     cause.parts = std::max(cause.parts, parts);
-    cause.bytes += row.nbytes.value_or(0) / parts * (parts == 1 ? 1 : parts - 1);
   }
   std::vector<Cause> sorted;
   for (auto& [key, cause] : causes) {

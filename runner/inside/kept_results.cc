@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/libtorch/tensors_of.h"
 #include "registry/registry.h"
+#include "registry/stacks.h"
 
 namespace memledger::inside {
 namespace {
@@ -30,6 +32,7 @@ constexpr size_t kMaxResults = 16384;
 constexpr size_t kMaxHolders = 65536;
 constexpr uint64_t kMaxWithoutStep = 50000;  // operators of a program that takes no step
 constexpr uint64_t kFirstSteps = 4;
+constexpr size_t kMaxGraphsAtEnd = 1024;  // of a report, which looks lines up, too
 
 struct Result {
   WeakTensor tensor{c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
@@ -49,6 +52,9 @@ struct Results {
   // reads: nothing is looked at then.
   std::optional<pthread_t> trainer;
   bool has_many_trainers = false;
+  // Made the first result, and all others: where nobody makes graphs, this one alone looks.
+  std::optional<pthread_t> maker;
+  bool has_many_makers = false;
   // is_looking is changed with the lock, and LibTorch is told of it without.
   std::atomic<bool> is_looking{false};
   std::atomic<at::CallbackHandle> callback{0};
@@ -72,8 +78,16 @@ void forget_ended(Results& results, ResultsByTensor& ended) {
   }
 }
 
-bool is_trainer(const Results& results) {
-  return results.trainer && pthread_equal(*results.trainer, pthread_self()) != 0;
+bool is_self(const std::optional<pthread_t>& thread) {
+  return thread && pthread_equal(*thread, pthread_self()) != 0;
+}
+
+bool is_trainer(const Results& results) { return is_self(results.trainer); }
+
+// Whether no other thread may be writing what a walk reads.
+bool may_walk(const Results& results) {
+  if (results.has_many_trainers) return false;
+  return results.trainer ? is_trainer(results) : is_self(results.maker) && !results.has_many_makers;
 }
 
 // Has LibTorch call us as is_looking says. Call it without the lock, as LibTorch takes its own. A
@@ -118,6 +132,8 @@ std::unique_ptr<at::ObserverContext> take_inputs(const at::RecordFunction& fn) {
 
 // Returns whether one more result is to be noted. Call it with the lock.
 bool takes_one_more(Results& results, bool has_graph, ResultsByTensor& ended) {
+  if (!results.maker) results.maker = pthread_self();
+  if (!is_self(results.maker)) results.has_many_makers = true;
   if (has_graph) {
     if (!results.trainer) results.trainer = pthread_self();
     if (!is_trainer(results)) {
@@ -174,56 +190,137 @@ struct Kept {
   at::Tensor tensor;
   std::string what;  // aten::sum [step 2]
   uint64_t order = 0;
+  uint64_t storage = 0;
 };
 
-// Returns what the results hold that were made before the step `now`.
-HoldersById held_before(uint64_t now) {
+// Returns the results that were made before the step `now`, the newest first; none on a thread
+// that must not walk their graphs.
+std::vector<Kept> results_before(uint64_t now) {
   std::vector<Kept> kept;
   ResultsByTensor ended;
   {
     Results& results = inside::results();
     const std::lock_guard<ForkSafeMutex> hold(results.lock);
-    if (results.has_many_trainers || !is_trainer(results)) return {};
+    if (!may_walk(results)) return {};
     forget_ended(results, ended);
     for (auto& [address, result] : results.all) {
       if (result.step >= now) continue;
       if (auto tensor = result.tensor.lock()) {
-        kept.push_back({at::Tensor(std::move(tensor)),
-                        result.op + " [step " + std::to_string(result.step) + "]", result.order});
+        // Without an optimizer there are no steps.
+        const std::string step =
+            results.steps == 0 ? "" : " [step " + std::to_string(result.step) + "]";
+        kept.push_back({at::Tensor(std::move(tensor)), result.op + step, result.order});
       }
     }
   }
   std::sort(kept.begin(), kept.end(),
             [](const Kept& a, const Kept& b) { return a.order > b.order; });
-  HoldersById held;
-  SavedCounts saved;
-  size_t graphs = 0;
-  for (const Kept& one : kept) {
-    const uint64_t id = Registry::global().storage_id(one.tensor);
-    const auto by_graphs =
-        saved.find(reinterpret_cast<uintptr_t>(one.tensor.unsafeGetTensorImpl()));
-    const auto others = static_cast<int64_t>(one.tensor.use_count()) - 1 -
-                        (by_graphs == saved.end() ? 0 : by_graphs->second);
-    // A newer graph holds it, and nothing else does.
-    if (others <= 0) continue;
-    if (id != 0) {
-      held[id].push_back("the program (" + std::to_string(others) +
-                         (others == 1 ? " reference" : " references") + " to " + one.what + ")");
-    }
-    if (one.tensor.grad_fn() == nullptr || graphs == kMaxGraphs) continue;
-    ++graphs;
-    add_graph(held, one.tensor, one.what, &saved);
+  for (Kept& one : kept) one.storage = Registry::global().storage_id(one.tensor);
+  return kept;
+}
+
+// Adds the line that made each, where one is known.
+void add_lines(std::vector<Kept>& kept) {
+  if (kept.empty()) return;
+  const Snapshot now = Registry::global().snapshot();
+  for (Kept& one : kept) {
+    const StorageInfo* const storage = one.storage == 0 ? nullptr : now.find(one.storage);
+    if (storage == nullptr || storage->stack == 0) continue;
+    const std::string place = to_string(program_frame(storage->stack));
+    // Without the function, which may have a name of hundreds of characters.
+    if (!place.empty()) one.what += " at " + place.substr(0, place.find(' '));
   }
-  return held;
+}
+
+void append(HoldersById& holders, HoldersById more) {
+  for (auto& [id, names] : more) {
+    std::vector<std::string>& told = holders[id];
+    for (std::string& name : names) told.push_back(std::move(name));
+  }
+}
+
+int64_t count_of(const SavedCounts& counts, const at::Tensor& tensor) {
+  const auto found = counts.find(reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl()));
+  return found == counts.end() ? 0 : found->second;
+}
+
+// Walks the graphs of results, the newest first, until enough of them are walked or it is late.
+class Walk {
+ public:
+  explicit Walk(size_t max_graphs) : max_graphs_(max_graphs) {}
+
+  void add(const Kept& one) {
+    // A newer graph holds it, and nothing else does.
+    const int64_t references =
+        static_cast<int64_t>(one.tensor.use_count()) - 1 - count_of(saved_, one.tensor);
+    if (references <= 0) return;
+    if (one.tensor.grad_fn() == nullptr) {
+      add_reference(one, references);
+      return;
+    }
+    // Its own graph may be all that holds it.
+    if (graphs_ == max_graphs_ || std::chrono::steady_clock::now() >= end_) return;
+    ++graphs_;
+    SavedCounts own;
+    HoldersById in_graph;
+    add_graph(in_graph, one.tensor, one.what, &own);
+    if (count_of(saved_, one.tensor) == 0 && count_of(own, one.tensor) >= references) {
+      add_cycle(one, std::move(in_graph));
+    } else {
+      add_reference(one, references);
+      append(held_, std::move(in_graph));
+    }
+    for (const auto& [tensor, count] : own) saved_[tensor] += count;
+  }
+  HoldersById take() { return std::move(held_); }
+
+ private:
+  static constexpr std::chrono::milliseconds kMaxTime{200};
+
+  void add_reference(const Kept& one, int64_t references) {
+    if (one.storage == 0) return;
+    held_[one.storage].push_back("the program (" + std::to_string(references) +
+                                 (references == 1 ? " reference" : " references") + " to " +
+                                 one.what + ")");
+  }
+  // The program reaches none of it any more.
+  void add_cycle(const Kept& one, HoldersById in_graph) {
+    if (const auto own = in_graph.find(one.storage); own != in_graph.end()) {
+      const std::string slot = own->second.front().substr(0, own->second.front().find(" in the "));
+      held_[one.storage].push_back("a cycle: " + one.what + " -> its graph -> " + slot);
+      in_graph.erase(own);
+    }
+    for (auto& [id, names] : in_graph) {
+      for (std::string& name : names)
+        name.replace(name.find("in the graph of"), 15, "in a cycle of");
+    }
+    append(held_, std::move(in_graph));
+  }
+
+  const size_t max_graphs_;
+  const std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + kMaxTime;
+  HoldersById held_;
+  SavedCounts saved_;  // by all graphs so far
+  size_t graphs_ = 0;
+};
+
+// Returns what the results hold that were made before the step `now`.
+HoldersById held_before(uint64_t now, size_t max_graphs) {
+  std::vector<Kept> kept = results_before(now);
+  // To look lines up may take longer than a step.
+  if (max_graphs == kMaxGraphsAtEnd) add_lines(kept);
+  Walk walk(max_graphs);
+  for (const Kept& one : kept) walk.add(one);
+  return walk.take();
 }
 
 // Returns it without running the program's code for longer than the walk takes.
-HoldersById walk(uint64_t now) {
+HoldersById walk(uint64_t now, size_t max_graphs) {
   is_walking = true;
   struct Back {
     ~Back() { is_walking = false; }
   } const back;
-  return held_before(now);
+  return held_before(now, max_graphs);
 }
 
 bool is_power_of_two(uint64_t number) { return (number & (number - 1)) == 0; }
@@ -278,7 +375,7 @@ void note_end_of_step() noexcept {
     }
     if (changes) tell_whether_looking(results);
     if (!is_due || step == 1) return;
-    HoldersById held = walk(step);
+    HoldersById held = walk(step, kMaxGraphs);
     const std::lock_guard<ForkSafeMutex> hold(results.lock);
     if (results.held.size() > kMaxHolders) results.held.clear();
     for (auto& [id, names] : held) results.held[id] = std::move(names);
@@ -288,7 +385,7 @@ void note_end_of_step() noexcept {
 }
 
 void add_kept_results(HoldersById& holders) {
-  HoldersById all = walk(UINT64_MAX);
+  HoldersById all = walk(UINT64_MAX, kMaxGraphsAtEnd);
   {
     Results& results = inside::results();
     const std::lock_guard<ForkSafeMutex> hold(results.lock);

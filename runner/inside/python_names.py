@@ -26,11 +26,12 @@ class Books:
         for name, arguments in {
             "add_module": (number, text),
             "add_part": (number, text, number),
-            "add_tensor": (number, text, ctypes.c_int, tensor),
+            "add_tensor": (number, text, ctypes.c_int, ctypes.c_int, tensor),
             "end_module": (number,),
-            "add_trained": (text, tensor),
+            "add_trained": (text, ctypes.c_int, tensor),
             "add_gradient": (tensor, tensor),
             "add_state": (text, tensor, text, tensor),
+            "add_checkpointed": (tensor,),
             "add_found": (number, ctypes.c_int, text, text),
             "end_search": (),
             "begin_label": (text,),
@@ -181,12 +182,12 @@ def begin():
                 parts += [(suffix + inner, cdata) for inner, cdata in parts_of(part)]
             return parts
 
-    def tell_tensor(number, name, role, tensor):
+    def tell_tensor(number, name, role, tensor, is_copy=False):
         if not isinstance(tensor, Tensor):
             return
         name = encode(name)
         for suffix, cdata in parts_of(tensor):
-            books.add_tensor(number, name + suffix, role, cdata)
+            books.add_tensor(number, name + suffix, role, is_copy or cdata != tensor._cdata, cdata)
         if type(tensor) not in plain:
             tell_gradient(tensor)
 
@@ -285,7 +286,7 @@ def begin():
         for i, group in enumerate(optimizer.param_groups):
             for j, parameter in enumerate(group["params"]):
                 for suffix, cdata in parts_of(parameter):
-                    books.add_trained(b"param%d.%d" % (i, j) + suffix, cdata)
+                    books.add_trained(b"param%d.%d" % (i, j) + suffix, cdata != parameter._cdata, cdata)
 
     def tell_state(optimizer, parameter, slot, state):
         if isinstance(state, Tensor):
@@ -301,16 +302,26 @@ def begin():
             for name, one in state.items():
                 tell_state(optimizer, parameter, slot + (b"." if slot else b"") + encode(str(name)), one)
 
+    def tell_states(optimizer):
+        name = encode(type(optimizer).__name__)
+        for parameter, state in optimizer.state.items():
+            if isinstance(parameter, Tensor):
+                tell_state(name, parameter, b"", state)
+
     @silent
     def after_step(optimizer, arguments, keywords):
         known = find(optimizers, optimizer)
         if known is None or not is_due(known.steps) and known.states == len(optimizer.state):
             return
         known.states = len(optimizer.state)
-        name = encode(type(optimizer).__name__)
-        for parameter, state in optimizer.state.items():
-            if isinstance(parameter, Tensor):
-                tell_state(name, parameter, b"", state)
+        tell_states(optimizer)
+
+    def tell_all_states():
+        """Those that were replaced since, by ones on another device, say."""
+        for known in list(optimizers.values()):
+            optimizer = known()
+            if optimizer is not None:
+                tell_states(optimizer)
 
     # Copies and pickles of modules register nothing, and moving a module replaces its buffers.
     # Programs ask for train() or eval() where they have made their model.
@@ -379,7 +390,8 @@ def begin():
                 for (its_module, name, copy), *others in of_storage.values():
                     if others:
                         its_module, name, several = module, together % several, several + 1
-                    tell_tensor(number_of(its_module), "%s.replica_%d" % (name, i), role, copy)
+                    # Under no_grad a copy does not require grad, whatever its parameter does.
+                    tell_tensor(number_of(its_module), "%s.replica_%d" % (name, i), role, copy, is_copy=True)
 
     def tell_after(kind, name, tell):
         function = kind.__dict__[name]
@@ -410,28 +422,55 @@ def begin():
 
         setattr(kind, name, called)
 
+    def note_inputs(kind, name, inputs_of):
+        """Tells of tensors that a function, a static method, keeps for backward to begin with."""
+        function = kind.__dict__[name].__func__
+
+        @functools.wraps(function)
+        def called(*arguments):
+            if not is_compiling():
+                try:
+                    for tensor in inputs_of(*arguments):
+                        if isinstance(tensor, Tensor):
+                            for _, cdata in parts_of(tensor):
+                                books.add_checkpointed(cdata)
+                except Exception:
+                    pass
+            return function(*arguments)
+
+        setattr(kind, name, staticmethod(called))
+
     def watch_wrappers():
         """At their first use that is seen: they are imported long after torch, or never."""
         for wrapper in list(unwatched):
-            module, name, function, tell = wrapper
+            module, name, watch = wrapper
             kind = getattr(sys.modules.get(module), name, None)
             if kind is not None:
                 unwatched.remove(wrapper)
-                tell_after(kind, function, tell)
+                watch(kind)
 
     unwatched = [
         (
             "torch.distributed.fsdp._fully_shard._fsdp_param",
             "FSDPParam",
-            "to_unsharded",
-            lambda self, arguments, result: tell_gathered(self),
+            lambda kind: tell_after(kind, "to_unsharded", lambda self, arguments, result: tell_gathered(self)),
         ),
         # A device_map: puts parameters on their devices past all hooks.
         (
             "accelerate.hooks",
             "AlignDevicesHook",
-            "init_hook",
-            lambda self, arguments, result: scan(arguments[0], set()),
+            lambda kind: tell_after(kind, "init_hook", lambda self, arguments, result: scan(arguments[0], set())),
+        ),
+        # Activation checkpointing, of both kinds: they save all tensors that they are given.
+        (
+            "torch.utils.checkpoint",
+            "CheckpointFunction",
+            lambda kind: note_inputs(kind, "forward", lambda ctx, function, preserve, *inputs: inputs),
+        ),
+        (
+            "torch.utils.checkpoint",
+            "_NoopSaveInputs",
+            lambda kind: note_inputs(kind, "setup_context", lambda ctx, inputs, output: inputs),
         ),
     ]
     tell_after(
@@ -450,7 +489,7 @@ def begin():
 
     @atexit.register
     def at_end():
-        for last_look in [scan_all, lambda: holders.look(at_exit=True)] + ([profiled.describe_others] if profiled else []):
+        for last_look in [scan_all, tell_all_states, lambda: holders.look(at_exit=True)] + ([profiled.describe_others] if profiled else []):
             try:
                 last_look()
             except Exception:

@@ -14,6 +14,7 @@
 #include "registry/scoped.h"
 #include "reporter/names/told_names.h"
 #include "reporter/role.h"
+#include "runner/inside/checkpointed.h"
 #include "runner/inside/failure_holders.h"
 #include "runner/inside/holders.h"
 #include "runner/inside/python_lines.h"
@@ -52,15 +53,15 @@ void add_module(uint64_t module, const char* type) { ToldNames::global().add_mod
 void add_part(uint64_t whole, const char* name, uint64_t part) {
   ToldNames::global().add_part(whole, name, part);
 }
-void add_tensor(uint64_t module, const char* name, int role, void* tensor) {
+void add_tensor(uint64_t module, const char* name, int role, int is_part, void* tensor) {
   const Borrowed borrowed(tensor);
   ToldNames::global().add_tensor(module, name, role == 0 ? Role::kParameter : Role::kBuffer,
-                                 *borrowed);
+                                 *borrowed, is_part != 0);
 }
 void end_module(uint64_t module) { ToldNames::global().end_module(module); }
-void add_trained(const char* place, void* parameter) {
+void add_trained(const char* place, int is_part, void* parameter) {
   const Borrowed borrowed(parameter);
-  ToldNames::global().add_trained(place, *borrowed);
+  ToldNames::global().add_trained(place, *borrowed, is_part != 0);
 }
 void add_gradient(void* parameter, void* gradient) {
   const Borrowed owner(parameter);
@@ -71,6 +72,10 @@ void add_state(const char* optimizer, void* parameter, const char* slot, void* s
   const Borrowed owner(parameter);
   const Borrowed borrowed(state);
   ToldNames::global().add_state(optimizer, *owner, slot, *borrowed);
+}
+void add_checkpointed(void* tensor) {
+  const Borrowed borrowed(tensor);
+  note_checkpointed(*borrowed);
 }
 uint64_t look_at_tensor(void* tensor, int key) {
   const Borrowed borrowed(tensor);
@@ -144,17 +149,17 @@ int run_source(void* /*unused*/) {
         "ADDRESSES={" + entry("add_module", &add_module) + entry("add_part", &add_part) +
         entry("add_tensor", &add_tensor) + entry("end_module", &end_module) +
         entry("add_trained", &add_trained) + entry("add_gradient", &add_gradient) +
-        entry("add_state", &add_state) + entry("begin_search", &begin_search) +
-        entry("look_at", &look_at_tensor) + entry("is_missing", &is_storage_missing) +
-        entry("count_missing", &count_missing) + entry("add_found", &add_found_holder) +
-        entry("find_in_graphs", &find_in_graphs) + entry("saved_storage", &saved_storage) +
-        entry("saved_by", &saved_by) + entry("saved_slot", &saved_slot) +
-        entry("end_search", &end_search) + entry("begin_label", &begin_label) +
-        entry("end_label", &end_label) + entry("set_searcher", &set_python_searcher) +
-        entry("begin_lines", &begin_lines) + entry("add_function", &add_function) +
-        entry("has_function", &has_function) + entry("add_near", &add_near) +
-        entry("program_ends", &program_ends) + "}\nPROFILED=" + profiled_python_names() + "\n" +
-        kHolders + kNames;
+        entry("add_state", &add_state) + entry("add_checkpointed", &add_checkpointed) +
+        entry("begin_search", &begin_search) + entry("look_at", &look_at_tensor) +
+        entry("is_missing", &is_storage_missing) + entry("count_missing", &count_missing) +
+        entry("add_found", &add_found_holder) + entry("find_in_graphs", &find_in_graphs) +
+        entry("saved_storage", &saved_storage) + entry("saved_by", &saved_by) +
+        entry("saved_slot", &saved_slot) + entry("end_search", &end_search) +
+        entry("begin_label", &begin_label) + entry("end_label", &end_label) +
+        entry("set_searcher", &set_python_searcher) + entry("begin_lines", &begin_lines) +
+        entry("add_function", &add_function) + entry("has_function", &has_function) +
+        entry("add_near", &add_near) + entry("program_ends", &program_ends) +
+        "}\nPROFILED=" + profiled_python_names() + "\n" + kHolders + kNames;
     Object* const module = add_python_module(kModule);  // borrowed
     if (module != nullptr) {
       if (Object* const code = compile(source.c_str(), "<memledger>", kFileInput)) {

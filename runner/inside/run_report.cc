@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
@@ -31,6 +32,7 @@
 #include "reporter/last_out_of_memory.h"
 #include "reporter/mem_reporter.h"
 #include "runner/inside/cache_at_peak.h"
+#include "runner/inside/checkpointed.h"
 #include "runner/inside/failure_holders.h"
 #include "runner/inside/holders.h"
 #include "runner/inside/kept_results.h"
@@ -258,9 +260,55 @@ std::string lines_note(const Report& peaks) {
   return note;
 }
 
+// Which option reads the gradients that were not read.
+std::string unread_note(const Report& end) {
+  size_t unread = 0;
+  for (const DeviceReport& device : end.devices) {
+    unread += static_cast<size_t>(
+        std::count_if(device.rows.begin(), device.rows.end(),
+                      [](const ReportRow& row) { return row.kind == RowKind::kUnread; }));
+  }
+  if (unread == 0) return "";
+  return fmt::format(
+      "{} gradient{} not read, as another thread may be setting {}: memledger run "
+      "--training-paused reads {} where you promise that none does\n",
+      unread, unread == 1 ? " was" : "s were", unread == 1 ? "it" : "them",
+      unread == 1 ? "it" : "them");
+}
+
+// What the process had for itself once LibTorch was loaded; 0: not known.
+std::atomic<int64_t> own_bytes_at_begin{0};
+
+// Returns what the process has for itself, pages of files left out; 0: not known.
+int64_t own_bytes(pid_t process) {
+  std::ifstream statm(fmt::format("/proc/{}/statm", process));
+  int64_t size = 0, resident = 0, of_files = 0;
+  if (!(statm >> size >> resident >> of_files)) return 0;
+  return (resident - of_files) * sysconf(_SC_PAGESIZE);
+}
+
+// Says what grew in a C++ program on the CPU without being tensors.
+std::string outside_note(const CollectedRun& run) {
+  constexpr int64_t kLeastGrowth = int64_t{128} << 20;
+  constexpr int64_t kTimesTensors = 4;
+  const int64_t before = own_bytes_at_begin.load();
+  if (run.run.is_python || before == 0 || run.run.devices.size() != 1 ||
+      !run.run.devices.front().peak.device.is_cpu())
+    return "";
+  const int64_t tensors = run.run.devices.front().peak.total_bytes;
+  const int64_t now = own_bytes(run.process.process);
+  if (now - before < std::max(kLeastGrowth, kTimesTensors * tensors)) return "";
+  return fmt::format(
+      "outside LibTorch's allocator: the process has {} for itself, {} when LibTorch was loaded, "
+      "and its tensors took {} at their peak; the rest is of libraries (oneDNN keeps what it has "
+      "made for each shape), of malloc, or the program's own\n",
+      readable_size(now), readable_size(before), readable_size(tensors));
+}
+
 std::string below_summary(const CollectedRun& run) {
   const std::string note = newer_libtorch_note(TORCH_VERSION);
-  return lines_note(run.peaks) + run.failures + (note.empty() ? "" : note + "\n");
+  return lines_note(run.peaks) + unread_note(run.end) + outside_note(run) + run.failures +
+         (note.empty() ? "" : note + "\n");
 }
 
 RunOfDevice with_steps(DeviceReport peak, const StepHistory& steps, const Report& last,
@@ -316,26 +364,13 @@ void name_workspaces(std::initializer_list<Report*> reports) {
   }
 }
 
-int64_t power_of_two_above(int64_t bytes) {
-  int64_t power = 1;
-  while (power < bytes) power *= 2;
-  return power;
-}
-
 std::optional<PinnedOfRun> pinned_of(const Report& end) {
   const auto statistics = pinned_statistics();
   if (!statistics || statistics->reserved_bytes.peak == 0) return std::nullopt;
   PinnedOfRun pinned;
   pinned.peak_bytes = statistics->reserved_bytes.peak;
   pinned.now_bytes = statistics->reserved_bytes.current;
-  for (const DeviceReport& device : end.devices) {
-    for (const ReportRow& row : device.rows) {
-      if (row.kind != RowKind::kExternal || row.external != ExternalMemory::kPinned) continue;
-      ++pinned.tensors;
-      pinned.tensor_bytes += row.external_bytes;
-      pinned.rounded_bytes += power_of_two_above(row.external_bytes);
-    }
-  }
+  for (const DeviceReport& device : end.devices) add_pinned_rows(pinned, device);
   return pinned;
 }
 
@@ -352,6 +387,8 @@ void collect(CollectedRun& all, const ReportOptions& options) {
   add_holders_to(all.last);
   Report baseline = reporter.collect_at(all.steps.baseline, options);
   name_workspaces({&all.peaks, &all.last, &baseline});
+  for (Report* const report : {&all.peaks, &all.last, &baseline, &all.end})
+    mark_checkpointed(*report);
   all.run.holders_unknown = has_searcher() && !looked_up_holders();
   all.run.steps = all.steps.steps;
   all.run.baseline_step = all.steps.baseline_step;
@@ -397,6 +434,10 @@ Json parts_json(const DeviceReport& rows, const RunOfDevice& device) {
     parts.push_back({{"part", to_string(part.part)},
                      {"bytes", part.bytes},
                      {"inferred_bytes", part.inferred_bytes}});
+    if (part.part != Part::kParameters) continue;
+    parts.back()["frozen_bytes"] = part.frozen_bytes;
+    parts.back()["trainable_bytes"] = part.trainable_bytes;
+    parts.back()["adapter_bytes"] = part.adapter_bytes;
   }
   return parts;
 }
@@ -408,6 +449,9 @@ Json rounds_json(const RunOfDevice& device) {
   if (!rounds) return nullptr;
   return {{"count", rounds->count},
           {"operators", rounds->operators},
+          {"regular_distances", rounds->regular},
+          {"distances", rounds->distances},
+          {"bytes", rounds->bytes},
           {"bytes_each", rounds->bytes_each}};
 }
 
@@ -559,6 +603,7 @@ std::string page_of(const CollectedRun& all) {
 void begin_run_report(bool names_only) {
   keep_steps();
   keep_cache_at_peaks();
+  own_bytes_at_begin.store(own_bytes(getpid()));
   want_holders();
   // A Python program's variables are asked.
   if (!names_only && dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr) look_at_results();
@@ -578,6 +623,7 @@ CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row, bool go
   ReportOptions options;
   options.verbose = every_row;
   if (!every_row) options.max_rows = kPeakRows;
+  options.training_paused = process.training_paused;
   CollectedRunPtr run(new CollectedRun);
   run->process = process;
   collect(*run, options);

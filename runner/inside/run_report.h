@@ -21,7 +21,8 @@ struct ProcessOfRun {
   int rank = 0;
   bool full_report = false;  // the tables as well
   bool saves_report = false;
-  std::string folder;  // paths below it are shown without it
+  std::string folder;            // paths below it are shown without it
+  bool training_paused = false;  // promised: see ReportOptions
 };
 
 // How a process ends, or why its report is written before.

@@ -87,8 +87,12 @@ const char* value_of(const char* variable) { return secure_getenv(variable); }
 int rank_of_this_process() { return environment::rank(&value_of); }
 
 ProcessOfRun this_process() {
-  return {watch().process, rank_of_this_process(), watch().settings.full_report,
-          !watch().settings.saved_report.empty(), watch().settings.folder};
+  return {watch().process,
+          rank_of_this_process(),
+          watch().settings.full_report,
+          !watch().settings.saved_report.empty(),
+          watch().settings.folder,
+          watch().settings.training_paused};
 }
 
 void tell(const absl::Status& status) { memledger::tell({std::string(status.message())}); }

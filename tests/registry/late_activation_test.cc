@@ -175,12 +175,28 @@ TEST_CASE("deactivating twice as often as activating leaves the registry off") {
 
 TEST_CASE("a program that makes up labels without end still has its operators named") {
   const ScopedTracking scope;
+  REQUIRE(registry().keep_label_peak("encoder").ok());
+  {
+    const ScopedLabel encoder("encoder");
+    const auto known = torch::ones({1000});
+    const Snapshot peak = registry().peak_snapshot(at::kCPU, "encoder");
+    CHECK(peak.counters(at::kCPU).peak_bytes == 4000);
+    CHECK(peak.complete());
+  }
   for (int i = 0; i < 70000; ++i) const ScopedLabel label("request " + std::to_string(i));
   const ScopedLabel label("one more");
   auto tensor = torch::linspace(0, 1, 7);
   const Snapshot snapshot = registry().snapshot();
   CHECK(snapshot.find(registry().storage_id(tensor))->op == "aten::linspace");
   CHECK(snapshot.find(registry().storage_id(tensor))->label == "(too many names)");
+
+  const ScopedLabel encoder("encoder");
+  const auto lost = torch::ones({1 << 20});
+  const Snapshot peak = registry().peak_snapshot(at::kCPU, "encoder");
+  CHECK(peak.counters(at::kCPU).peak_bytes == 4000);
+  CHECK_FALSE(peak.complete());  // there is more
+  CHECK_FALSE(peak.labels_known());
+  CHECK(registry().peak_snapshot(at::kCPU).complete());
 }
 
 // Freed after main by the static destructor below: must not crash or hang.

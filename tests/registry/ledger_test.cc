@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -297,6 +298,44 @@ TEST_SUITE("ledger") {
     CHECK_FALSE(ledger.describe(0x2000, 0, 0, sizes, 2, 6, nullptr, second));
     REQUIRE(ledger.peak(kCpu).records.size() == 1);
     CHECK_FALSE(ledger.peak(kCpu).records[0].described);
+  }
+
+  TEST_CASE("an id is above its thread's earlier ones, and at most 1 100 below those of others") {
+    Ledger ledger;
+    uint64_t highest = 0;
+    std::array<uint64_t, 2> last = {};
+    bool rises = true, is_near = true;
+    uintptr_t address = 0;
+    const auto be_born = [&](size_t thread) {
+      const uint64_t id = bear(ledger, address += 64, 1);
+      rises = rises && id > last[thread];
+      is_near = is_near && id + 1100 > highest;
+      last[thread] = id;
+      highest = std::max(highest, id);
+    };
+    // One thread has a birth for each 127 of the other, in turn.
+    constexpr int kRounds = 500;
+    std::atomic<size_t> turn{0};
+    const auto wait_for = [&](size_t thread) {
+      while (turn != thread) std::this_thread::yield();
+    };
+    std::thread other([&] {
+      for (int round = 0; round < kRounds; ++round) {
+        wait_for(1);
+        for (int i = 0; i < 127; ++i) be_born(1);
+        turn = 0;
+      }
+    });
+    for (int round = 0; round < kRounds; ++round) {
+      be_born(0);
+      turn = 1;
+      wait_for(0);
+    }
+    other.join();
+    CHECK(rises);
+    CHECK(is_near);
+    ledger.snapshot();
+    CHECK(bear(ledger, address + 64, 1) > highest);
   }
 
   TEST_CASE("an address is reused, an id never") {

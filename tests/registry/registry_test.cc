@@ -7,7 +7,9 @@
 
 #include <array>
 #include <chrono>
+#include <functional>
 #include <thread>
+#include <vector>
 
 #include "registry/registry.h"
 #include "tests/support/allocation_count.h"
@@ -219,6 +221,90 @@ TEST_CASE("what backward computes again is of the forward pass, and of its layer
   CHECK_FALSE(row(gradient).recomputed);
   Checkpoint::recomputed.clear();
   Checkpoint::of_backward.reset();
+}
+
+// Keeps what its backward makes.
+template <typename Number>
+struct Scale : torch::autograd::Function<Scale<Number>> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    context->save_for_backward({x});
+    return (x * 2).exp();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    kept = gradients[0] * context->get_saved_variables()[0];
+    return {kept};
+  }
+  static at::Tensor kept;
+};
+template <typename Number>
+at::Tensor Scale<Number>::kept;
+
+TEST_CASE("a custom Function names itself, whatever operator ran before it, and has a layer") {
+  torch::nn::Linear linear(8, 8), other(8, 8);
+  const auto row = [](const at::Tensor& tensor) { return *row_of(registry().snapshot(), tensor); };
+  const uint64_t layer = row(linear->bias).id, another = row(other->weight).id;
+  const std::vector<std::function<at::Tensor()>> before = {
+      [&] { return at::Tensor(); },
+      [&] { return other->weight.detach().norm(); },  // no node
+      [&] { return other->weight > 0; },
+      [&] { return torch::arange(5); },
+  };
+  for (const auto& run : before) {
+    const at::Tensor hidden = linear->forward(torch::ones({2, 8}));
+    run();
+    const at::Tensor result = Scale<float>::apply(hidden);
+    CHECK(row(result).phase == Phase::kForward);
+    CHECK(row(result).parameter == layer);
+    CHECK(row(result).awaits_backward);
+    run();
+    Scale<at::Tensor>::apply(result).sum().backward();
+    for (const at::Tensor& kept : {Scale<float>::kept, Scale<at::Tensor>::kept}) {
+      CHECK(row(kept).forward_op == "Scale");
+      CHECK(row(kept).parameter == layer);
+      CHECK(row(kept).phase == Phase::kBackward);
+    }
+  }
+  // Its own parameter's, be it the layer before or not; and the operator's within which it runs.
+  const at::Tensor hidden = linear->forward(torch::ones({2, 8}));
+  Checkpoint::apply(hidden, other->weight).sum().backward();
+  CHECK(row(Checkpoint::of_backward).forward_op == "Checkpoint");
+  CHECK(row(Checkpoint::of_backward).parameter == another);
+  Checkpoint::recomputed.clear();
+  Checkpoint::of_backward.reset();
+  // What comes after it under no_grad is no forward pass.
+  const at::Tensor result = Scale<float>::apply(hidden);
+  const torch::NoGradGuard no_grad;
+  const at::Tensor metric = result.abs();
+  CHECK(row(metric).phase == Phase::kOther);
+  Scale<float>::kept.reset();
+  Scale<at::Tensor>::kept.reset();
+}
+
+TEST_CASE("what an operator keeps beside its result is no output of its layer") {
+  torch::nn::BatchNorm2d norm(8);
+  const at::Tensor result = norm->forward(torch::ones({4, 8, 3, 3}));
+  const Snapshot snapshot = registry().snapshot();
+  const uint64_t layer = row_of(snapshot, norm->bias)->id;
+  int kept = 0;
+  for (const StorageInfo& row : snapshot.storages(at::kCPU)) {
+    if (row.parameter != layer) continue;
+    const bool is_result = row.id == row_of(snapshot, result)->id;
+    kept += is_result ? 0 : 1;
+    CHECK(row.parameter_inferred != is_result);
+  }
+  CHECK(kept == 2);  // mean and variance, for backward
+}
+
+TEST_CASE("a residual sum is of the layer that ran later, whichever has the newer parameter") {
+  torch::nn::Linear late(8, 8), root(8, 8);  // as cuda() moves a module's own ones last
+  const auto parameter = [](const at::Tensor& tensor) {
+    return row_of(registry().snapshot(), tensor)->parameter;
+  };
+  const at::Tensor x = torch::ones({2, 8}) + root->weight.slice(0, 0, 2);
+  const at::Tensor y = late->forward(x);
+  CHECK(parameter(x + y) == parameter(y));
+  CHECK(parameter(y + x) == parameter(y));
 }
 
 TEST_CASE("what autograd recorded awaits backward until a pass begins") {

@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -540,6 +541,62 @@ TEST_SUITE("odd tensors") {
     CHECK(contains(shown, "view(->whole+again)"));
     CHECK(contains(shown, "external: 400.00B\n"));
     check_explained(report);
+  }
+
+  TEST_CASE("what from_blob() wraps of LibTorch's memory is a part of that storage") {
+    const auto base = torch::zeros({1000});
+    const auto part = torch::from_blob(base.data_ptr<float>() + 100, {200});
+    MemReporter reporter;
+    reporter.add_tensor("part", part);
+    const ReportRow* row = nullptr;
+    Report report = reporter.collect();
+    REQUIRE((row = find_row(report, "part")) != nullptr);
+    CHECK(row->kind == RowKind::kStorage);
+    CHECK(row->nbytes == 4000);
+    CHECK(row->visible_bytes == 800);
+    reporter.add_tensor("base", base);
+    report = reporter.collect();
+    CHECK(cpu(report).external_bytes == 0);
+    const ReportRow* const shared = find_row(report, "base");
+    REQUIRE(shared != nullptr);
+    CHECK(shared->kind == RowKind::kShared);
+    CHECK(shared->owner == "part");
+    CHECK(find_row(report, "part")->visible_bytes == 4000);
+    CHECK_FALSE(contains(verbose_text(reporter), "not LibTorch's"));
+    check_explained(report);
+  }
+
+  TEST_CASE("a gradient that was taken out of .grad is a tensor") {
+    torch::nn::Linear net(32, 32);
+    MemReporter reporter;
+    reporter.add_module("net", net);
+    const auto train = [&] { net->forward(torch::ones({4, 32})).sum().backward(); };
+    std::vector<at::Tensor> taken;
+    for (int i = 0; i < 3; ++i) {
+      train();
+      taken.push_back(net->weight.grad());
+      net->weight.mutable_grad().reset();
+    }
+    Report report = reporter.collect();
+    CHECK(find_row(report, "net.weight.grad") == nullptr);
+    CHECK(find_row(report, "net.bias.grad") != nullptr);
+    int of_their_size = 0;
+    for (const ReportRow& row : cpu(report).rows) {
+      if (!row.anonymous || row.nbytes != 32 * 32 * 4) continue;
+      ++of_their_size;
+      CHECK(row.role == Role::kTensor);
+    }
+    CHECK(of_their_size == 3);
+    train();
+    report = reporter.collect();
+    REQUIRE(find_row(report, "net.weight.grad") != nullptr);
+    CHECK(contains(reporter.why("net.weight.grad").row.name, "net.weight.grad"));
+    Registry::global().reset_peak(at::kCPU);
+    train();
+    // Which one .grad was at a peak is not known of several.
+    const Report peak = reporter.collect_peak(at::kCPU);
+    CHECK(std::count_if(cpu(peak).rows.begin(), cpu(peak).rows.end(),
+                        [](const ReportRow& row) { return row.name == "net.weight.grad"; }) <= 1);
   }
 
   TEST_CASE("no memory lies behind a meta tensor: 0 bytes, and what it would be") {

@@ -2,11 +2,14 @@
 #include "reporter/formats/run_summary.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "reporter/formats/run_causes.h"
 
 namespace memledger {
 namespace {
@@ -112,6 +115,12 @@ bool is_in(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
+std::string on_one_line(std::string text) {
+  for (size_t end = text.find("\n    "); end != std::string::npos; end = text.find("\n    "))
+    text.replace(end, 5, " ");
+  return text;
+}
+
 TEST_CASE("the first lines tell the peak, its moment and its parts, which add up") {
   const RunReport run = Training().run();
   const std::string text = run_summary(run, 40);
@@ -128,6 +137,150 @@ TEST_CASE("the first lines tell the peak, its moment and its parts, which add up
   for (const PartBytes& part : composition_of(run.devices[0].peak, run.devices[0]))
     sum += part.bytes;
   CHECK(sum == run.devices[0].peak.total_bytes);
+}
+
+TEST_CASE("frozen and trainable parameters are two figures, adapters a third") {
+  Training training;
+  const auto matrix = [&](const std::string& module, int64_t rows, int64_t columns, bool trains,
+                          int64_t mebibytes) {
+    ReportRow& row = training.named(module + ".weight", Role::kParameter, module, mebibytes * kMiB);
+    row.shape = c10::DimVector{rows, columns};
+    row.requires_grad = trains;
+  };
+  CHECK(!is_in(run_summary(training.run(), 40), "frozen"));
+  matrix("blocks.0.q.base", 512, 256, false, 20);
+  matrix("blocks.0.q.a.default", 8, 256, true, 1);
+  matrix("blocks.0.q.b.default", 512, 8, true, 2);
+  CHECK(contains(on_one_line(run_summary(training.run(), 40)),
+                 "parameters 87.00M bfloat16 (frozen 20.00M, trainable 3.00M: low-rank adapters, "
+                 "not known 64.00M), "));
+  // A head that trains beside a frozen layer is none, nor are layers with a bias, nor what no
+  // frozen matrix has the shape of.
+  matrix("tail.base", 512, 256, false, 20);
+  matrix("tail.a", 8, 256, true, 1);
+  matrix("tail.b", 512, 8, true, 2);
+  training.named("tail.b.bias", Role::kParameter, "tail.b", kMiB).requires_grad = true;
+  matrix("last.base", 512, 128, false, 20);
+  matrix("last.a", 8, 256, true, 1);
+  matrix("last.b", 512, 8, true, 2);
+  matrix("first.one", 512, 256, false, 20);
+  matrix("first.two", 512, 256, false, 20);
+  matrix("first.a", 8, 256, true, 1);
+  matrix("first.b", 512, 8, true, 2);
+  const RunReport run = training.run();
+  CHECK(contains(on_one_line(run_summary(run, 40)),
+                 "(frozen 100.00M, trainable 13.00M, of it low-rank adapters 3.00M, "));
+  const PartBytes parameters = composition_of(run.devices[0].peak, run.devices[0]).front();
+  CHECK(parameters.frozen_bytes == 100 * kMiB);
+  CHECK(parameters.trainable_bytes == 13 * kMiB);
+  CHECK(parameters.adapter_bytes == 3 * kMiB);
+}
+
+TEST_CASE("what checkpointing holds is an activation, and so is a layer's result that is a leaf") {
+  Training training;
+  ReportRow& held = training.anonymous("aten::add", Phase::kOther, 6 * kMiB);
+  held.role = Role::kInput;
+  held.module = "h.0";
+  held.checkpointed = true;
+  ReportRow& embedded = training.anonymous("aten::embedding", Phase::kForward, 3 * kMiB);
+  embedded.role = Role::kParameter;
+  embedded.module = "embedding";
+  ReportRow& data = training.anonymous("aten::randn", Phase::kOther, 2 * kMiB);
+  data.checkpointed = true;  // stays an input
+  const std::string text = run_summary(training.run(), 40);
+  CHECK(contains(on_one_line(text),
+                 "inputs 8.00M, activations 108.00M, of it held for checkpoints 6.00M ("));
+  CHECK(contains(text, "aten::add [input of h.0] held for a checkpoint\n"));
+  CHECK(!is_in(text, "leaves"));
+}
+
+TEST_CASE("caches of keys and values are named where the program calls them so") {
+  Training training;
+  training.named("layers.0.attention.k_cache", Role::kBuffer, "layers.0.attention", 6 * kMiB);
+  training.anonymous("aten::cat", Phase::kOther, 3 * kMiB).held_by = "past_key_values[0][1]";
+  training.named("mask_cache", Role::kBuffer, "layers.0.attention", 7 * kMiB);
+  training.anonymous("aten::cat", Phase::kForward, 2 * kMiB).held_by =
+      "Saved.self in the graph of past_key_values[0]";
+  CHECK(contains(on_one_line(run_summary(training.run(), 40)), "buffers 7.00M, KV caches 9.00M, "));
+}
+
+TEST_CASE("names that differ look different when they are cut") {
+  Training training;
+  const std::string begin = "encoder." + std::string(60, 'x');
+  const std::string end = std::string(60, 'y') + ".weight";
+  for (const char* const middle : {".left.", ".right."})
+    training.named(begin + middle + end, Role::kParameter, "m", 64 * kMiB);
+  const std::string text = run_summary(training.run(), 40);
+  CHECK(contains(text, ".left."));
+  CHECK(contains(text, ".right."));
+}
+
+TEST_CASE("beside a library's line the user's own is shown") {
+  Training training;
+  ReportRow& row = training.anonymous("aten::embedding", Phase::kForward, 64 * kMiB);
+  row.where = "utils.py:3236 training_step";
+  row.called_from = "train.py:88 main";
+  CHECK(contains(run_summary(training.run(), 40),
+                 "aten::embedding [forward] at utils.py:3236, from train.py:88\n"));
+  row.op = "aten::mm";
+  CHECK(contains(run_summary(training.run(), 40),
+                 " at utils.py:3236 training_step, from train.py:88 main\n"));
+}
+
+TEST_CASE("rows whose lines were not sampled are of the only line of their kind") {
+  const auto with_lines = [](std::vector<const char*> lines) {
+    Training training;
+    for (const char* const line : lines)
+      training.anonymous("aten::gelu", Phase::kForward, 64 * kMiB).where = line;
+    return run_summary(training.run(), 40);
+  };
+  const std::string one = with_lines({"", "model.cc:20 forward", "", "model.cc:20 forward"});
+  CHECK(contains(one, "256.00M  4 x 64.00M "));
+  CHECK(contains(one, "aten::gelu [forward] at model.cc:20 forward\n"));
+  const std::string two = with_lines({"", "model.cc:20 forward", "", "model.cc:30 forward"});
+  CHECK(contains(two, "128.00M  2 x 64.00M "));
+  CHECK(contains(two, "aten::gelu [forward]\n"));
+}
+
+TEST_CASE("named rows are one line wherever they were made, with the place that all agree on") {
+  const auto with_lines = [](const char* second, const char* third) {
+    Training training;
+    int number = 0;
+    for (const char* const line : {"", "model.cc:20 main", second, third}) {
+      const std::string name = fmt::format("m.{}.weight", number++);
+      training.named(name, Role::kParameter, "m", 64 * kMiB).where = line;
+    }
+    return run_summary(training.run(), 40);
+  };
+  const std::string agreed = with_lines("", "model.cc:20 main");
+  CHECK(contains(agreed, "256.00M  4 x 64.00M "));
+  CHECK(contains(agreed, ".weight at model.cc:20 main\n"));
+  const std::string differ = with_lines("model.cc:30 main", "model.cc:20 main");
+  CHECK(contains(differ, "256.00M  4 x 64.00M "));
+  CHECK(contains(differ, "m.0…3.weight\n"));
+}
+
+TEST_CASE("many layers are told by the module that they are in, one that differs by itself") {
+  Training training;
+  const auto activation = [&](const std::string& layer, int64_t mebibytes) {
+    training.anonymous("aten::conv2d", Phase::kForward, mebibytes * kMiB).module = layer;
+  };
+  const auto add_stage = [&](int stage) {
+    for (int block = 0; block < 3; ++block)
+      activation(fmt::format("back.layer{}.{}.conv1", stage, block), 10 * stage + block);
+  };
+  for (const int stage : {1, 2, 3}) add_stage(stage);
+  activation("back.layer2.3.conv1", 200);
+  CHECK(contains(on_one_line(run_summary(training.run(), 40)),
+                 "activations 488.00M (back.layer2.3 200.00M, h.0 … 11: 8.00M each, "
+                 "back.layer3.* 93.00M (3 of 30.00M to 32.00M), back.layer2.* 63.00M (3 of 20.00M "
+                 "to 22.00M), back.layer1.* 33.00M (3 of 10.00M to 12.00M), head 3.00M)"));
+  add_stage(4);
+  CHECK(contains(on_one_line(run_summary(training.run(), 40)),
+                 "activations 611.00M (back.* 312.00M (4 of 33.00M to 123.00M), back.layer2.3 "
+                 "200.00M, h.0 … 11: 8.00M each, head 3.00M)"));
+  for (const char* const layer : {"a", "b", "c"}) activation(layer, 1);
+  CHECK(contains(on_one_line(run_summary(training.run(), 40)), ", 1 more 1.00M)"));
 }
 
 TEST_CASE("inputs come from outside, what is computed of them without a layer does not") {
@@ -220,6 +373,37 @@ TEST_CASE("where a line is too long, it is the function's name that goes, not th
   CHECK(contains(text, "aten::linear [output of h.11.mlp.c_fc, forward] at model.cc:20\n"));
 }
 
+TEST_CASE("what shrank between steps is told beside what grew") {
+  RunReport run = Training().run();
+  DeviceReport& baseline = *run.devices[0].baseline;
+  DeviceReport& last = *run.devices[0].last;
+  baseline.rows.clear();
+  last.rows.clear();
+  const auto put = [](DeviceReport& device, uint64_t id, const char* op, int64_t mebibytes) {
+    ReportRow row;
+    row.anonymous = true;
+    row.op = op;
+    row.storage_id = id;
+    row.nbytes = mebibytes * kMiB;
+    device.rows.push_back(row);
+    device.total_bytes += mebibytes * kMiB;
+  };
+  baseline.total_bytes = last.total_bytes = 0;
+  put(baseline, 1, "aten::stays", 64);
+  put(last, 1, "aten::stays", 64);
+  put(baseline, 2, "aten::goes", 35);
+  put(baseline, 3, "aten::again", 5);
+  put(last, 4, "aten::again", 5);
+  put(last, 5, "aten::comes", 12);
+  CHECK(contains(run_summary(run, 40),
+                 "    since step 2: -23.00M, namely -35.00M (?) aten::goes, "
+                 "+12.00M (?) aten::comes\n"));
+  for (uint64_t id = 6; id < 10; ++id)
+    put(baseline, id, std::vector{"aten::a", "aten::b", "aten::c", "aten::d"}[id - 6], 20);
+  CHECK(contains(run_summary(run, 40), "since step 2: -103.00M, namely -35.00M (?) aten::goes, "));
+  CHECK(contains(on_one_line(run_summary(run, 40)), ", +12.00M (?) aten::comes, 2 more -40.00M\n"));
+}
+
 TEST_CASE("what grew between steps, and what is left") {
   const std::string text = run_summary(Training().run(), 40);
   CHECK(contains(
@@ -310,6 +494,29 @@ TEST_CASE("rounds of the same operators tell what each has left") {
     row.operator_run = static_cast<uint32_t>(i * i + 1);
   }
   CHECK(!is_in(run_summary(with_end(odd), 40), "rounds"));
+  CHECK(!is_in(run_summary(with_end(odd), 40), "again"));
+  // At odd distances, of other sizes, but all the time.
+  Training recurring = rounds_of_operators(0, false);
+  for (size_t i = 0; i < 20; ++i) {
+    ReportRow& row = recurring.anonymous("Gate", Phase::kForward, (10 + (i % 3)) * kMiB);
+    row.thread = 1;
+    row.operator_run = static_cast<uint32_t>(i * i + 1);
+    for (int other = 0; other < 2; ++other) recurring.anonymous("aten::mm", Phase::kOther, 1);
+  }
+  CHECK(contains(run_summary(with_end(recurring), 40),
+                 "  left again and again, 20 times, 10.00M to 12.00M each, 219.00M in all: "
+                 "(5767168,) bfloat16 Gate [forward]"));
+  // Two of ten distances are others.
+  Training irregular = rounds_of_operators(11, false);
+  for (const uint32_t run : {60, 70}) {
+    ReportRow& row = irregular.anonymous("Gate", Phase::kForward, 40 * kMiB);
+    row.where = "serve.py:11 forward";
+    row.thread = 1;
+    row.operator_run = run;
+  }
+  CHECK(contains(on_one_line(run_summary(with_end(irregular), 40)),
+                 "  13 rounds left 520.00M, each 40.00M, 10 of 12 came 4 operators after the one "
+                 "before: (20971520,) bfloat16 Gate"));
   // At a peak only what waits for a backward pass counts: the rest may be one pass of layers.
   RunReport peak = with_end(rounds_of_operators(9, true));
   peak.devices[0].end.reset();
@@ -347,7 +554,7 @@ TEST_CASE("what libraries keep is named, and no row is left of it") {
 TEST_CASE("what the cache had when most was reserved is told by what gives it back") {
   RunReport run = Training().run();
   run.devices[0].cache =
-      CacheAtPeak{480 * kMiB, 280 * kMiB, 120 * kMiB, 2, 80 * kMiB, 5, 30 * kMiB};
+      CacheAtPeak{480 * kMiB, 280 * kMiB, 120 * kMiB, 2, 80 * kMiB, 5, 30 * kMiB, 0, {}};
   CHECK(contains(run_summary(run, 40),
                  "  at 480.00M reserved, LibTorch's cache had 200.00M free, 120.00M in 2 whole "
                  "segments that emptyCache() gives back,\n    80.00M in 5 pieces beside living "
@@ -360,16 +567,55 @@ TEST_CASE("what the cache had when most was reserved is told by what gives it ba
   CHECK(!is_in(run_summary(run, 40), "cache had"));
 }
 
+TEST_CASE("of the cache it is told for which stream it is, and what lies in private pools") {
+  RunReport run = Training().run();
+  CacheAtPeak cache{480 * kMiB, 280 * kMiB, 120 * kMiB, 2, 0, 0, 0, 0, {}};
+  cache.private_bytes = 80 * kMiB;
+  cache.streams = {{0, {0, 0}, 120 * kMiB}, {0x55, {0, 1}, 80 * kMiB}};
+  run.devices[0].cache = cache;
+  const std::string text = on_one_line(run_summary(run, 40));
+  CHECK(contains(text,
+                 "had 200.00M free, 120.00M in 2 whole segments that emptyCache() gives "
+                 "back, 80.00M in private pools"));
+  CHECK(contains(text,
+                 "of the free 120.00M for the default stream, 80.00M for stream 0x55 in "
+                 "private pool 0.1"));
+}
+
 TEST_CASE("pinned memory is told with what rounding adds") {
   RunReport run = Training().run();
-  run.pinned = PinnedOfRun{1024 * kMiB, 1024 * kMiB, 518 * kMiB, 1024 * kMiB, 4};
+  run.pinned = PinnedOfRun{1024 * kMiB, 1024 * kMiB, 518 * kMiB, 1024 * kMiB, 4, {}};
   CHECK(contains(run_summary(run, 40),
                  "pinned host memory  peak 1.00G, 518.00M in 4 tensors; LibTorch rounds each up to "
                  "a power of two, 1.00G\n"));
-  run.pinned = PinnedOfRun{4, 4, 4, 4, 1};
+  DeviceReport cpu;
+  for (const int64_t mebibytes : {6, 6, 40}) {
+    ReportRow row;
+    row.kind = RowKind::kExternal;
+    row.external = ExternalMemory::kPinned;
+    row.external_bytes = mebibytes * kMiB;
+    row.anonymous = true;
+    row.op = mebibytes == 40 ? "aten::_to_copy" : "aten::_pin_memory";
+    row.where = "load.py:7 next";
+    cpu.rows.push_back(row);
+  }
+  run.pinned = PinnedOfRun{128 * kMiB, 128 * kMiB, 0, 0, 0, {}};
+  add_pinned_rows(*run.pinned, cpu);
+  CHECK(contains(on_one_line(run_summary(run, 40)),
+                 "52.00M in 3 tensors; LibTorch rounds each up to a power of two, 80.00M; of it "
+                 "40.00M aten::_to_copy at load.py:7 next, 12.00M in 2 aten::_pin_memory at "
+                 "load.py:7 next\n"));
+  run.pinned = PinnedOfRun{4, 4, 4, 4, 1, {}};
   CHECK(!is_in(run_summary(run, 40), "pinned"));
-  run.pinned = PinnedOfRun{1024 * kMiB, 512 * kMiB, 0, 0, 0};
+  run.pinned = PinnedOfRun{1024 * kMiB, 512 * kMiB, 0, 0, 0, {}};
   CHECK(contains(run_summary(run, 40), "pinned host memory  peak 1.00G, now 512.00M\n"));
+}
+
+TEST_CASE("lines break at commas, but not within a shape") {
+  std::vector<std::string> lines;
+  add_wrapped(lines, std::string(110, 'x') + ", +12.00M (16, 2048, 128) bfloat16 aten::cat, more");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[1] == "    +12.00M (16, 2048, 128) bfloat16 aten::cat, more");
 }
 
 TEST_CASE("however many devices, the lines are not more than asked for") {

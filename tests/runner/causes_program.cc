@@ -4,8 +4,10 @@
 //
 // MODE fixed-NAME is the same program without the cause.
 #include <ATen/ATen.h>
+#include <dlfcn.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -13,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -112,6 +115,94 @@ void train(bool with_checkpoint) {
   }
 }
 
+// Irregular rounds of several sizes, each of which leaves something.
+void keep_irregularly(bool all) {
+  const at::NoGradGuard no_grad;
+  static auto* const kept = new std::vector<at::Tensor>;
+  for (int call = 0; call < 40; ++call) {
+    at::Tensor x = at::ones({1024, 1024 + 256 * (call % 3)}, on_cuda());
+    for (int i = 0; i < call * call % 7; ++i) x.add_(1);
+    if (!all) kept->clear();
+    kept->push_back(x.mul(2));
+  }
+}
+
+// A frozen layer and two factors of its shape.
+struct Adapted : torch::nn::Module {
+  explicit Adapted(bool is_frozen) {
+    base = register_module("base", linear(1024, 4096));
+    const torch::nn::LinearOptions down = torch::nn::LinearOptions(1024, 8).bias(false);
+    const torch::nn::LinearOptions up = torch::nn::LinearOptions(8, 4096).bias(false);
+    a = register_module("a", torch::nn::Linear(down));
+    b = register_module("b", torch::nn::Linear(up));
+    to(at::kCUDA);
+    for (at::Tensor& parameter : base->parameters()) parameter.set_requires_grad(!is_frozen);
+  }
+  at::Tensor forward(const at::Tensor& x) { return base(x) + b(a(x)); }
+  torch::nn::Linear base{nullptr}, a{nullptr}, b{nullptr};
+};
+struct Outer : torch::nn::Module {
+  explicit Outer(bool is_frozen) {
+    adapted = register_module("q", std::make_shared<Adapted>(is_frozen));
+  }
+  std::shared_ptr<Adapted> adapted;
+};
+
+void adapt(bool is_frozen) {
+  static auto* const kept = new Outer(is_frozen);  // until the report
+  Outer& net = *kept;
+  torch::optim::SGD sgd(net.parameters(), 0.1);
+  for (int step = 0; step < 3; ++step) {
+    net.adapted->forward(at::ones({16, 1024}, on_cuda())).sum().backward();
+    sgd.step();
+    sgd.zero_grad();
+  }
+}
+
+// 64 MiB that a library makes for the line that calls it.
+void call_library() {
+  void* const library = dlopen(std::getenv("CAUSES_LIBRARY"), RTLD_NOW);
+  const auto add_to = reinterpret_cast<void (*)(at::Tensor&, int64_t)>(dlsym(library, "add_to"));
+  at::Tensor sum;
+  add_to(sum, 1 << 24);  // the user's line
+}
+
+// Puts its result where it closes a cycle, or where it does not.
+struct Gate : torch::autograd::Function<Gate> {
+  static bool closes_cycle;
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    at::Tensor result = at::sigmoid(x);
+    if (closes_cycle) {
+      context->saved_data["result"] = result;
+    } else {
+      context->save_for_backward({result});
+    }
+    return result;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list& gradients) {
+    return gradients;
+  }
+};
+bool Gate::closes_cycle = false;
+
+// Results of 4 MiB that nobody has a use for.
+void gate(bool closes_cycle) {
+  Gate::closes_cycle = closes_cycle;
+  const at::Tensor x = at::ones({1024, 1024}, on_cuda()).requires_grad_();
+  for (int call = 0; call < 20; ++call) Gate::apply(x);
+}
+
+// Losses that are kept with their graphs, which have saved 4 MiB each.
+void keep_losses(bool with_graph) {
+  static auto* const losses = new std::vector<at::Tensor>;
+  const at::Tensor x = at::ones({1024, 1024}, on_cuda()).requires_grad_();
+  for (int call = 0; call < 20; ++call) {
+    const at::Tensor loss = at::exp(x).sum();
+    losses->push_back(with_graph ? loss : loss.detach());
+  }
+}
+
 void pin(std::initializer_list<int64_t> sizes) {
   static auto* const kept = new std::vector<at::Tensor>;
   for (const int64_t mebibytes : sizes)
@@ -128,12 +219,21 @@ int main(int argc, char** argv) {
       {"fixed-serve", [] { serve(false); }},
       {"keep", [] { keep(true); }},
       {"fixed-keep", [] { keep(false); }},
+      {"irregular", [] { keep_irregularly(true); }},
+      {"fixed-irregular", [] { keep_irregularly(false); }},
+      {"adapt", [] { adapt(true); }},
+      {"fixed-adapt", [] { adapt(false); }},
+      {"library", &call_library},
       {"threads", [] { multiply_in_threads(3); }},
       {"fixed-threads", [] { multiply_in_threads(1); }},
       {"fragment", [] { fragment(64); }},
       {"fixed-fragment", [] { fragment(0); }},
       {"checkpoint", [] { train(true); }},
       {"fixed-checkpoint", [] { train(false); }},
+      {"cycle", [] { gate(true); }},
+      {"fixed-cycle", [] { gate(false); }},
+      {"losses", [] { keep_losses(true); }},
+      {"fixed-losses", [] { keep_losses(false); }},
       {"pin",
        [] {
          pin({33, 33});

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# causes_test.sh MEMLEDGER PROGRAM: causes that have a name are named on the screen of
+# causes_test.sh MEMLEDGER PROGRAM LIBRARY: causes that have a name are named on the screen of
 # `memledger run`, with figures worked out by hand, and are not where the program is mended.
 source tests/support/shell_test.sh
-memledger="$PWD/$1" program="$PWD/$2"
+memledger="$PWD/$1" program="$PWD/$2" source="$PWD/tests/runner/causes_program.cc"
+export CAUSES_LIBRARY="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1
 shown_on_failure=(err)
 export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
@@ -37,6 +38,17 @@ is_silent fixed-serve "$never_run|rounds of"
 says keep '^  each of 40 rounds of 2 operators left 4\.00M: \(1024, 1024\) float32 aten::mul'
 is_silent fixed-keep 'rounds of'
 
+# 4, 5 or 6 MiB, at no regular distance: 14 x 4 + 13 x 5 + 13 x 6.
+says irregular '^  left again and again, 40 times, 4\.00M to 6\.00M each, 199\.00M in all: .* aten::mul'
+is_silent fixed-irregular 'again and again|rounds'
+
+# 16 MiB and 16 KiB are frozen, 8 x (1024 + 4096) floats train.
+says adapt 'parameters 16\.17M float32 \(frozen 16\.02M, trainable 160\.00K: low-rank adapters\)'
+is_silent fixed-adapt 'frozen|adapters'
+
+line="$(sed -n "/the user.s line/=" "$source")"
+says library "64\.00M .* aten::add \[forward\] at causes_library\.cc:5( add_to)?, from causes_program\.cc:$line( |$)"
+
 # 32 MiB for each thread on an H100, as LibTorch documents.
 says threads 'LibTorch keeps 96\.00M of workspaces \(3 x cuBLAS 96\.00M\)'
 check "threads: whose" matches err '96\.00M  3 x 32\.00M +workspace +cuBLAS workspace, one for each thread and stream'
@@ -50,7 +62,18 @@ says checkpoint "activations 192\.00M, of it recomputed in backward 128\.00M \\(
 check "checkpoint: its rows" matches err 'aten::gelu \[layer Linear, recomputed\]'
 is_silent fixed-checkpoint 'recomputed'
 
-says pin '^pinned host memory  peak 128\.00M, 66\.00M in 2 tensors; LibTorch rounds each up to a power of two, 128\.00M$'
-says fixed-pin '^pinned host memory  peak 64\.00M, 64\.00M in 2 tensors$'
+says pin '^pinned host memory  peak 128\.00M, 66\.00M in 2 tensors; LibTorch rounds each up to a power of two, 128\.00M; of it 66\.00M in 2 \(34603008,\) uint8 aten::pin_memory'
+says fixed-pin '^pinned host memory  peak 64\.00M, 64\.00M in 2 tensors; of it 64\.00M in 2 '
+
+# 20 results of 4 MiB each.
+at() { echo "causes_program\.cc:$(grep -n -- "$1" "$source" | cut -d: -f1)"; }
+says cycle "^  not freed at the end: 8[0-9]\.00M: 80\.00M aten::sigmoid \[forward\], held by a cycle: aten::sigmoid at $(at 'at::sigmoid(x)') -> its graph -> .*Gate.*saved_data"
+check "cycle: what frees it" matches err 'to free 80\.00M of it: save what ctx->saved_data has by ctx->save_for_backward\(\)'
+is_silent fixed-cycle 'a cycle: '
+
+says losses '^  not freed at the end: .* held by ExpBackward0\.result in the graph of aten::sum'
+is_silent fixed-losses 'in the graph of'
+check "keep: the line of what the program keeps" run keep
+check "keep: its line" matches err "held by the program \(1 reference to aten::mul at $(at 'mul(2)')"
 
 finish

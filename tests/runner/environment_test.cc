@@ -41,6 +41,7 @@ void check_round_trip(const Settings& settings, Variables variables = {}) {
   CHECK(result.detail == settings.detail);
   CHECK(result.report_on == settings.report_on);
   CHECK(result.report_near == settings.report_near);
+  CHECK(result.training_paused == settings.training_paused);
   CHECK(result.process == settings.process);
   CHECK(result.folder == settings.folder);
   CHECK(result.lines.functions == settings.lines.functions);
@@ -64,6 +65,7 @@ Settings all_settings() {
   settings.lines = {{"f", "a::operator()(int, int)"}, {"line.left", "x"}, 3, "t", "j", "h"};
   settings.report_on = "SIGUSR2";
   settings.report_near = 80;
+  settings.training_paused = true;
   settings.process = 17;
   settings.folder = "/a folder";
   return settings;

@@ -131,7 +131,7 @@ assert alive == {"encoder.weight": 4096}, alive'
 check "its screen" has err "AOTInductor model"
 "$memledger" run "${gpu[@]}" --save-report=report.json -- "$program" losses >out 2>err
 check "who keeps what has grown, though it is gone at the end" has err \
-  "held by PowBackward0.self in the graph of aten::mean […]"
+  "held by PowBackward0.self in the graph of aten::mean [step 3]"
 check "in which step" python3 -c '
 import json
 device, = [one for one in json.load(open("report.json"))["last_step"]["devices"] if one["device"] == "cpu"]

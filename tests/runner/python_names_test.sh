@@ -78,6 +78,13 @@ assert layers["aten::embedding", 4 * 8 * 32 * 64] == {"embedding"}, layers
 sums = layers["aten::add", 4 * 8 * 32 * 64]
 assert sums and all(layer.startswith("blocks.") for layer in sums), layers'
 done
+run -- "$python" "$program" moved_states
+check "moved states: exit status" equal "$?" 0
+check "moved states: names" named_rightly cpu 0
+check "what a closure keeps is not the optimizer's" python3 -c '
+import json
+rows = json.load(open("report.json"))["end"]["devices"][0]["rows"]
+assert [row["module"] for row in rows if row["op"] == "aten::mul" and row["bytes"] == 4 << 16] == [""] * 5, rows'
 run -- "$python" "$program" threads
 check "threads: exit status" equal "$?" 0
 check "threads: names" named_rightly cpu 0
@@ -108,6 +115,10 @@ on_a_thread "LibTorch by ctypes" "thread.join()" \
 run -- "$python" "$program" gathered
 check "gathered: exit status" equal "$?" 0
 check "gathered: names" named_rightly cpu
+check "gathered: a part is not called frozen" python3 -c '
+import json
+rows = [row for row in json.load(open("report.json"))["last_step"]["devices"][0]["rows"] if row["role"] == "parameter"]
+assert rows and all(row["requires_grad"] is not False for row in rows), rows'
 ranks=()
 for rank in 0 1; do
   "$memledger" run --quiet "${gpu[@]}" --save-report=rank$rank.json -- "$python" "$program" two_ranks $rank "$PWD/store" >out$rank 2>err$rank &
@@ -124,6 +135,35 @@ for mode in checkpointed compiled_parts scripted; do
   check "$mode: exit status" equal "$?" 0
   check "$mode: names" named_rightly cpu
 done
+# By layer, what networks with checkpoints keep is what they keep without, and what is recomputed.
+run -- "$python" "$program" random_checkpoints
+check "random checkpoints: exit status" equal "$?" 0
+check "random checkpoints: layers, roles, and what is recomputed" python3 - <<'PYTHON'
+import collections, json, re
+told, networks = collections.Counter(), collections.defaultdict(set)
+for line in open("out"):
+    name, layer, recomputed, size = line.split()
+    told[f"{name}.{layer}", recomputed == "True"] += int(size)
+    networks[re.match(r"Seed\d+", name).group()].add(name)
+found, roles = collections.Counter(), collections.defaultdict(collections.Counter)
+for row in json.load(open("report.json"))["end"]["devices"][0]["rows"]:
+    name, _, layer = row["module"].partition(".")
+    roles[name][row["role"], row["recomputed"]] += row["bytes"]
+    if row["anonymous"]:
+        found[row["module"], row["recomputed"]] += row["bytes"]
+        assert row["phase"] == "forward", row
+wrong = [f"{layer}{', recomputed' * again}: {found[layer, again]}, not {told[layer, again]}"
+         for layer, again in sorted({*told, *found}) if found[layer, again] != told[layer, again]]
+for seed, ways in networks.items():
+    without = roles[f"{seed}without"]
+    for name in sorted(ways):
+        first = {role: size for (role, again), size in roles[name].items() if not again}
+        if first != {role: size for (role, again), size in without.items()}:
+            wrong.append(f"{name}: {first}, without checkpoints {without}")
+assert len(networks) == 10 and any(again for _, again in told), networks
+print("\n".join(wrong))
+raise SystemExit(bool(wrong))
+PYTHON
 # Inductor compiles C++ for half a minute.
 if [[ -z "${MEMLEDGER_FULL:-}" ]]; then
   :
@@ -260,6 +300,17 @@ print("\n".join(wrong))
 sys.exit(bool(wrong))
 PYTHON
 check "holders: what frees the cycle" has err "save y by ctx.save_for_backward(), not as ctx.y"
+"$memledger" run "${gpu[@]}" --stacks=all -- "$python" "$program" packaged >out 2>err
+line="$(sed -n "/the user.s line/=" "$program")"
+check "packaged: the user's own line, too" matches err "16\\.00M .* at somebodys\\.py:4( make)?, from python_program\\.py:$line"
+# Each adapter has 4 MiB that are frozen, and two times 8 x 1024 floats that train.
+"$memledger" run "${gpu[@]}" -- "$python" "$program" adapted >out 2>err
+check "adapted: frozen and trainable" has err "parameters 8.12M float32 (frozen 8.00M, trainable 128.00K: low-rank adapters)"
+"$memledger" run "${gpu[@]}" -- "$python" "$program" set_by_hand >out 2>err
+check "set by hand: the option is named" has err "1 gradient was not read, as another thread may be setting it: memledger run --training-paused"
+"$memledger" run "${gpu[@]}" --training-paused -- "$python" "$program" set_by_hand >out 2>err
+check "set by hand, promised: it is one" has err "4.00M weight.grad"
+check "set by hand, promised: nothing is unread" equal "$(grep -c training-paused err)" 0
 "$memledger" run "${gpu[@]}" -- "$python" "$program" uncaught >out 2>err
 check "uncaught: the frame" has err "held by hidden in raise_with() (python_program.py:$(grep -n 'raise ValueError(hidden' "$program" | cut -d: -f1)), kept by the uncaught exception"
 "$memledger" run "${gpu[@]}" -- "$python" "$program" kept_graph >out 2>err

@@ -109,6 +109,29 @@ def mode_large(device):
     tell("", model, optimizer)
 
 
+def mode_moved_states(device):
+    """As Lightning does at the end; and a closure, which runs within the optimizer's step, keeps something."""
+    global kept, model, optimizer
+    kept = []
+    model = Model().to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def closure():
+        optimizer.zero_grad()
+        kept.append(torch.ones(256, 256, device=device) * 2)
+        loss = loss_of(model, device)
+        loss.backward()
+        return loss
+
+    for _ in range(5):
+        optimizer.step(closure)
+    for parameter, states in optimizer.state.items():
+        optimizer.state[parameter] = {name: state.cpu().clone() for name, state in states.items()}
+    del parameter, states  # the last ones are there twice
+    torch.ones(1 << 21)  # the peak
+    tell("", model, optimizer)
+
+
 def mode_threads(device):
     """A thread moves its module while another is in the middle of moving its own."""
     slow, quick = nn.PReLU(1 << 16), nn.BatchNorm1d(1 << 16)
@@ -217,6 +240,85 @@ def mode_checkpointed(device):
             print(f"AdamW.{name}.{slot}", "optimizer_state", size_of(state))
     for name, tensor in model.named_buffers():
         print(name, "buffer", size_of(tensor))
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+
+
+class RandomBlock(nn.Module):
+    """Keeps what it makes in `kept`, and tells it to `note`, with the layer."""
+
+    def __init__(self, kind, width, note):
+        super().__init__()
+        self.kind, self.note = kind, note
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        y = self.note(self.norm(x), "norm")
+        y = self.note(self.up(y), "up")
+        if self.kind == "square":
+            y = self.note(Square.apply(y), "up")
+        elif self.kind == "dropout":
+            y = self.note(F.dropout(y, 0.5), "up")
+        elif self.kind == "in place":
+            y = torch.relu_(y)
+        else:
+            y = self.note(F.gelu(y), "up")
+        y = self.note(self.down(y), "down")
+        return y if self.kind == "plain" else self.note(x + y, "down")
+
+
+def mode_random_checkpoints(device):
+    """Networks with checkpoints around some of their blocks. Tells NETWORK LAYER RECOMPUTED BYTES of what it keeps."""
+    global kept
+    from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+    kept, sums = [], {}
+    for seed in range(10):
+        for how in ("without", "reentrant", "not_reentrant", "mixed"):
+            random = __import__("random").Random(seed)
+            width, rows = random.randrange(8, 24), random.randrange(4, 40)
+            # The process knows it by its type.
+            network = type(f"Seed{seed}{how}", (nn.Sequential,), {})()
+            within_backward = False
+
+            def note(y, layer, index):
+                kept.append(y.detach())
+                key = (type(network).__name__, f"{index}.{layer}", within_backward)
+                sums[key] = sums.get(key, 0) + size_of(y)
+                return y
+
+            blocks, checkpoints = [], []
+            for index in range(random.randrange(2, 6)):
+                kind = random.choice(["plain", "residual", "square", "dropout", "in place"])
+                blocks.append(RandomBlock(kind, width, functools.partial(note, index=index)))
+                checkpoints.append(random.random() < 0.6)
+            network.extend(blocks).to(device)
+            x = torch.randn(rows, width, device=device, requires_grad=True)
+            for block, is_checkpoint in zip(blocks, checkpoints):
+                if how == "without" or not is_checkpoint:
+                    x = block(x)
+                else:
+                    reentrant = how == "reentrant" or (how == "mixed" and random.random() < 0.5)
+                    x = checkpoint(block, x, use_reentrant=reentrant)
+            within_backward = True
+            with set_checkpoint_early_stop(False):
+                x.sum().backward()
+            kept.append(network)
+    del x
+    for (name, layer, recomputed), size in sums.items():
+        print(name, layer, recomputed, size)
 
 
 def mode_dispatched(device):
@@ -409,6 +511,50 @@ def mode_holders(device):
     gate = torch.ones(size, requires_grad=True)
     Gate.apply(gate)
     del leaf, gate, extra, note
+
+
+def mode_packaged(device):
+    """A library's function makes what its caller wants."""
+    import os
+
+    os.makedirs("site-packages", exist_ok=True)
+    with open("site-packages/somebodys.py", "w") as file:
+        file.write("import torch\n\ndef make(size):\n    return torch.ones(size)\n")
+    sys.path.insert(0, os.path.abspath("site-packages"))
+    import somebodys
+
+    made = somebodys.make(1 << 22)  # the user's line
+    print(made.numel())
+
+
+class Adapter(nn.Module):
+    """Frozen, but for two factors of low rank."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.base_layer = nn.Linear(width, width, bias=False).requires_grad_(False)
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(width, 8, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(8, width, bias=False)})
+
+    def forward(self, x):
+        return self.base_layer(x) + self.lora_B["default"](self.lora_A["default"](x))
+
+
+def mode_adapted(device):
+    model = nn.Sequential(Adapter(1024), nn.ReLU(), Adapter(1024)).to(device)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)
+    for _ in range(3):
+        model(torch.ones(4, 1024, device=device)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def mode_set_by_hand(device):
+    """A gradient that the program sets, beside a thread such as a progress bar has."""
+    global layer
+    layer = nn.Linear(1024, 1024, bias=False)
+    layer.weight.grad = torch.ones(1024, 1024)
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 
 
 def mode_uncaught(device):

@@ -19,6 +19,7 @@
 #include "text/json.h"
 #include "text/names.h"
 #include "text/output.h"
+#include "text/places.h"
 #include "text/shape.h"
 
 namespace memledger {
@@ -122,6 +123,27 @@ TEST_CASE("what a terminal would obey is shown instead") {
       CHECK(harm_in(text) == "");
       CHECK(text.find_first_of("\n\t") == std::string::npos);
     }
+  }
+}
+
+TEST_CASE("a function's plain name has no arguments") {
+  for (const auto& [name, plain] : std::vector<std::pair<std::string, std::string>>{
+           {"main", "main"},
+           {"forward", "forward"},
+           {"<module>", "<module>"},
+           {"Net.forward.<locals>.<lambda>", "Net.forward.<locals>.<lambda>"},
+           {"Net::forward(at::Tensor const&) const", "Net::forward"},
+           {"at::Tensor (anonymous namespace)::run<std::vector<float>, (Kind)3>(int, Net<int>&)",
+            "run"},
+           {"std::enable_if<(2 > 1), void>::type f<&Net<int>::g>() [clone .part.0]", "f"},
+           {"main::{lambda(at::Tensor)#1}::operator()(at::Tensor) const",
+            "main::{lambda#1}::operator()"},
+           {"bool operator<< <char>(std::ostream&, char)", "operator<<"},
+           {"Box<int>::operator bool() const", "Box::operator"},
+           {"unbalanced<int", "unbalanced"},
+           {"", ""}}) {
+    CAPTURE(name);
+    CHECK(plain_function(name) == plain);
   }
 }
 

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -223,6 +224,35 @@ TEST_SUITE("courtesy on the CPU") {
     CHECK(address(first) == nullptr);
     REQUIRE(courtesy.restore().ok());
     CHECK(first[9].item<int64_t>() == 9);
+  }
+
+  TEST_CASE("what is back when the program's progress throws is not counted as away") {
+    CourtesyOptions options = cpu_to_file();
+    bool throws = false;
+    options.progress = [&](const memledger::CourtesyProgress&) {
+      if (throws) throw std::runtime_error("enough");
+    };
+    const at::Tensor tensor = torch::ones({1000});
+    Courtesy courtesy(options);
+    courtesy.add_tensor(tensor);
+    REQUIRE(courtesy.yield_memory().ok());
+    throws = true;
+    CHECK_THROWS_AS(courtesy.restore().IgnoreError(), std::runtime_error);
+    CHECK(courtesy.yielded_bytes() == 0);
+    CHECK(tensor.sum().item<float>() == 1000);
+  }
+
+  TEST_CASE("a resize that throws while the data is away leaves no tensor beyond its storage") {
+    Courtesy courtesy(cpu_to_file());
+    const at::Tensor tensor = torch::ones({1000});
+    courtesy.add_tensor(tensor);
+    REQUIRE(courtesy.yield_memory().ok());
+    CHECK_THROWS_AS(tensor.resize_({100000}), c10::Error);
+    REQUIRE(tensor.numel() == 100000);  // as LibTorch leaves it
+    REQUIRE(courtesy.restore().ok());
+    CHECK(tensor.storage().nbytes() >= tensor.nbytes());
+    CHECK(tensor.slice(0, 0, 1000).sum().item<float>() == 1000);
+    CHECK(tensor.sum().defined());
   }
 
   TEST_CASE(

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -440,6 +441,46 @@ TEST_CASE("under no_grad nothing is a feature map, and what was dropped is said"
   profiler.record_stats();
   CHECK(profiler.last().dropped_events == 0);
   CHECK(profiler.last().feature_map_bytes == 0);
+}
+
+// tanh by hand.
+struct Tanh : torch::autograd::Function<Tanh> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    const at::Tensor y = at::tanh(x);
+    context->save_for_backward({y});
+    return y;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {gradients[0] * (1 - context->get_saved_variables()[0].square())};
+  }
+};
+
+TEST_CASE("a metric under no_grad and a custom Function end no layer") {
+  for (const std::string between : {"nothing", "metric", "function"}) {
+    CAPTURE(between);
+    nn::Linear first(256, 256), second(256, 256);
+    nn::Sequential net(first, second);
+    std::ostringstream out;
+    MemoryProfiler profiler(*net, quiet(out));
+    for (int step = 0; step < 2; ++step) {
+      const at::Tensor gradient = torch::ones({1024, 256});
+      at::Tensor x = first(torch::ones({1024, 256}));
+      if (between == "metric") {
+        const at::NoGradGuard no_grad;
+        x.max();
+      }
+      x = between == "function" ? Tanh::apply(x) : at::tanh(x);
+      for (int i = 0; i < 4; ++i) x = at::tanh(x);
+      second(x).backward(gradient);
+      profiler.record_stats();
+      // 1 MiB for each result; tanh does not keep what it reads.
+      REQUIRE(profiler.last().feature_maps.size() == 2);
+      CHECK(profiler.last().feature_maps[0].bytes == 5 << 20);
+      CHECK(profiler.last().feature_maps[1].bytes == 1 << 20);
+      net->zero_grad();
+    }
+  }
 }
 
 TEST_CASE(

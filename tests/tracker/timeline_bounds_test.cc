@@ -36,10 +36,30 @@ TEST_CASE("names of storages that are long gone are forgotten, those of what is 
   bool found = false;
   for (const auto& [id, name] : data.names) found = found || name.name == "kept";
   CHECK(found);
-  // Those that are left are of the time that is left.
+  // Those that are left are of the time that is left, and no other vanishes without a count.
   CHECK(data.marks.size() <= 64);
+  CHECK(data.dropped_marks == 2001 - static_cast<int64_t>(data.marks.size()));
   CHECK(data.marks.back().label == "one");
   for (const TimelineMark& mark : data.marks) CHECK(mark.time_ns >= data.recording.begin_ns);
+}
+
+TEST_CASE("max_events counts births and deaths, not where they were") {
+  TimelineOptions options;
+  options.max_events = 1000;
+  Timeline timeline(options);
+  timeline.mark("begin");
+  for (int i = 0; i < 500; ++i) static_cast<void>(at::ones({16}));
+  const TimelineData all = timeline.read();
+  CHECK(all.recording.dropped_events == 0);
+  CHECK(all.recording.lifetimes.size() == 500);
+  CHECK(all.marks.size() == 1);
+  CHECK(all.dropped_marks == 0);
+  for (int i = 0; i < 100; ++i) static_cast<void>(at::ones({16}));
+  const TimelineData last = timeline.read();
+  CHECK(last.recording.dropped_events == 200);
+  CHECK(last.recording.lifetimes.size() == 500);
+  CHECK(last.marks.empty());
+  CHECK(last.dropped_marks == 1);
 }
 
 TEST_CASE("marks without births: the last are kept, the others counted") {

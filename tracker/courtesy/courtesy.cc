@@ -25,6 +25,7 @@
 #include "registry/device_statistics.h"
 #include "registry/libtorch/lent_memory.h"
 #include "registry/libtorch/storage_impl.h"
+#include "registry/libtorch/tensor_storages.h"
 #include "registry/live_storages.h"
 #include "registry/registry.h"
 #include "reporter/names/optimizer_state.h"
@@ -302,7 +303,11 @@ struct Courtesy::State {
   void note_foreign(c10::StorageImpl& storage, c10::Device device);
   absl::StatusOr<YieldedBytes> make_place() const;
   absl::Status copy_away(std::vector<Moving>& moving, YieldedBytes& bytes);
-  absl::Status restore(Trip& trip, ProgressReporter& reporter);
+  using ClaimedBytes = std::unordered_map<const c10::StorageImpl*, int64_t>;
+  ClaimedBytes claimed_bytes() const;
+  static absl::StatusOr<int64_t> restore(const Yielded& yielded, const ClaimedBytes& claimed,
+                                         Copier& copier);
+  absl::Status restore(Trip& trip, const ClaimedBytes& claimed, ProgressReporter& reporter);
 };
 
 absl::Status Courtesy::State::check() const {
@@ -489,50 +494,96 @@ absl::Status Courtesy::State::copy_away(std::vector<Moving>& moving, YieldedByte
   return absl::OkStatus();
 }
 
-// Takes out of the trip what is back.
-absl::Status Courtesy::State::restore(Trip& trip, ProgressReporter& reporter) {
-  Copier copier(trip.bytes, options.place == CourtesyOptions::Place::kPinned);
-  absl::Status status;
-  size_t done = 0;
-  for (; done < trip.storages.size() && status.ok(); ++done) {
-    const Yielded& yielded = trip.storages[done];
-    const StoragePtr storage = yielded.storage.lock();
-    if (!storage) continue;
-    const bool emptied = !storage->sym_nbytes().is_heap_allocated() && storage->nbytes() == 0;
-    if (emptied || !storage_access::throws_on_access(*storage) ||
-        storage->_mutable_data_ptr_no_checks().get() != nullptr) {
-      // The program has put other data there, or resized it to nothing.
-      give_data(*storage, std::move(storage->_mutable_data_ptr_no_checks()));
-      continue;
-    }
-    try {
-      c10::OptionalDeviceGuard guard;
-      c10::OptionalStreamGuard stream;
-      if (yielded.device.is_cuda()) {
-        guard.reset_device(yielded.device);
-        stream.reset_stream(c10::Stream(c10::Stream::UNSAFE, yielded.device,
-                                        static_cast<c10::StreamId>(yielded.stream)));
-      }
-      c10::Allocator* const own = storage->allocator();
-      c10::DataPtr data = (own != nullptr ? own : c10::GetAllocator(yielded.device.type()))
-                              ->allocate(static_cast<size_t>(yielded.nbytes));
-      status = copier.back(data.get(), yielded);
-      if (!status.ok()) break;
-      give_data(*storage, std::move(data));
-      know_storage(*storage);
-    } catch (const std::exception& error) {
-      std::string reason = error.what();
-      reason.resize(std::min(reason.find('\n'), reason.size()));
-      status = absl::ResourceExhaustedError(
-          fmt::format("memledger: no memory on {} to restore a storage of {} bytes: {}",
-                      yielded.device.str(), yielded.nbytes, reason));
-      break;
-    }
-    reporter.add(yielded.nbytes);
+// How far the tensors that were added reach into their storages. LibTorch's resize_() sets the
+// sizes first, and then throws if the data is away: a storage that is too small would be read
+// beyond.
+Courtesy::State::ClaimedBytes Courtesy::State::claimed_bytes() const {
+  ClaimedBytes claimed;
+  const auto note = [&](const at::Tensor& tensor) {
+    const c10::StorageImpl* const storage = tensor.defined() ? storage_impl_of(tensor) : nullptr;
+    const std::optional<int64_t> extent =
+        storage == nullptr ? std::nullopt : extent_bytes_of(tensor);
+    if (!extent.has_value() || *extent == 0) return;
+    int64_t& bytes = claimed[storage];
+    bytes = std::max(bytes,
+                     tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize()) + *extent);
+  };
+  for (const WeakTensor& weak : added) {
+    const auto impl = weak.lock();
+    if (!impl.defined()) continue;
+    const at::Tensor tensor(impl);
+    note(tensor);
+    if (tensor.is_leaf()) note(tensor.grad());
   }
-  for (const c10::Device device : devices_of(options)) synchronize(device);
-  trip.storages.erase(trip.storages.begin(),
-                      trip.storages.begin() + static_cast<std::ptrdiff_t>(done));
+  return claimed;
+}
+
+// Returns how many bytes were moved: none where the program has let go of the storage, or has put
+// other data there.
+absl::StatusOr<int64_t> Courtesy::State::restore(const Yielded& yielded,
+                                                 const ClaimedBytes& claimed, Copier& copier) {
+  const StoragePtr storage = yielded.storage.lock();
+  if (!storage) return 0;
+  const bool emptied = !storage->sym_nbytes().is_heap_allocated() && storage->nbytes() == 0;
+  if (emptied || !storage_access::throws_on_access(*storage) ||
+      storage->_mutable_data_ptr_no_checks().get() != nullptr) {
+    give_data(*storage, std::move(storage->_mutable_data_ptr_no_checks()));
+    return 0;
+  }
+  try {
+    c10::OptionalDeviceGuard guard;
+    c10::OptionalStreamGuard stream;
+    if (yielded.device.is_cuda()) {
+      guard.reset_device(yielded.device);
+      stream.reset_stream(c10::Stream(c10::Stream::UNSAFE, yielded.device,
+                                      static_cast<c10::StreamId>(yielded.stream)));
+    }
+    const auto reaching = claimed.find(storage.get());
+    const int64_t reached = reaching == claimed.end() ? 0 : reaching->second;
+    c10::Allocator* const own = storage->allocator();
+    c10::DataPtr data = (own != nullptr ? own : c10::GetAllocator(yielded.device.type()))
+                            ->allocate(static_cast<size_t>(std::max(yielded.nbytes, reached)));
+    absl::Status status = copier.back(data.get(), yielded);
+    if (!status.ok()) return status;
+    give_data(*storage, std::move(data));
+    if (!storage->sym_nbytes().is_heap_allocated() &&
+        static_cast<int64_t>(storage->nbytes()) < reached)
+      storage->set_nbytes(static_cast<size_t>(reached));
+    know_storage(*storage);
+  } catch (const std::exception& error) {
+    std::string reason = error.what();
+    reason.resize(std::min(reason.find('\n'), reason.size()));
+    return absl::ResourceExhaustedError(
+        fmt::format("memledger: no memory on {} to restore a storage of {} bytes: {}",
+                    yielded.device.str(), yielded.nbytes, reason));
+  }
+  return yielded.nbytes;
+}
+
+// Takes out of the trip what is back, also where the program's CourtesyOptions::progress throws.
+absl::Status Courtesy::State::restore(Trip& trip, const ClaimedBytes& claimed,
+                                      ProgressReporter& reporter) {
+  Copier copier(trip.bytes, options.place == CourtesyOptions::Place::kPinned);
+  size_t done = 0;
+  const auto take_out = [&] {
+    for (const c10::Device device : devices_of(options)) synchronize(device);
+    trip.storages.erase(trip.storages.begin(),
+                        trip.storages.begin() + static_cast<std::ptrdiff_t>(done));
+  };
+  absl::Status status;
+  try {
+    while (done < trip.storages.size()) {
+      const absl::StatusOr<int64_t> moved = restore(trip.storages[done], claimed, copier);
+      status = moved.status();
+      if (!status.ok()) break;
+      ++done;
+      if (*moved > 0) reporter.add(*moved);
+    }
+  } catch (...) {
+    take_out();
+    throw;
+  }
+  take_out();
   return status;
 }
 
@@ -604,9 +655,10 @@ absl::Status Courtesy::restore() {
   const at::DisableRecordFunctionGuard unobserved;
   const OwnCopies own;
   ProgressReporter reporter(state_->options, /*restoring=*/true, yielded_bytes());
+  const State::ClaimedBytes claimed = state_->claimed_bytes();
   absl::Status status;
   for (State::Trip& trip : state_->trips) {
-    status = state_->restore(trip, reporter);
+    status = state_->restore(trip, claimed, reporter);
     if (!status.ok()) break;
   }
   auto& trips = state_->trips;

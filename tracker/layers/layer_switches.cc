@@ -26,12 +26,14 @@ class LayerSwitches::Threads {
     tree_ = tree;
     switches_.clear();
   }
-  void note(const ModuleTree* tree, uint32_t thread, std::optional<size_t> layer) {
+  // Unless it `enters`, a thread outside layers stays there.
+  void note(const ModuleTree* tree, uint32_t thread, std::optional<size_t> layer, bool enters) {
     const std::lock_guard<ForkSafeMutex> hold(lock_);
     if (tree != tree_) return;
     std::vector<Switch>& mine = switches_[thread];
     const std::optional<size_t> before = mine.empty() ? std::nullopt : mine.back().layer;
-    if (before != layer) mine.push_back({recording_clock_ns(), layer});
+    if (before != layer && (enters || before.has_value()))
+      mine.push_back({recording_clock_ns(), layer});
   }
   std::optional<size_t> at(uint32_t thread, int64_t time_ns) const {
     const std::lock_guard<ForkSafeMutex> hold(lock_);
@@ -111,20 +113,25 @@ void follow(const std::shared_ptr<LayerSwitches::Threads>& threads,
   before = std::exchange(all().followers, std::move(now));
 }
 
+std::atomic<int> last_pass{-1};     // LibTorch's number of the last backward pass of any thread
+thread_local int pass_before = -1;  // when the thread's last operator with grad mode on began
 thread_local int depth = 0;
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (depth++ > 0) return nullptr;
   try {
-    const bool in_forward =
-        at::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() == -1;
+    const int pass = torch::autograd::get_current_graph_task_id();
+    if (pass != -1) last_pass.store(pass, std::memory_order_relaxed);
+    const bool grad_mode = at::GradMode::is_enabled();
+    if (grad_mode) pass_before = last_pass.load(std::memory_order_relaxed);
+    const bool is_over = pass != -1 || pass_before != last_pass.load(std::memory_order_relaxed);
     const uint32_t thread = this_thread_number();
     const std::shared_ptr<const Followers> now = followers();
     for (const Follower& follower : *now) {
       const std::optional<size_t> layer =
-          in_forward ? consumed_layer(*follower.tree, fn) : std::nullopt;
-      if (!in_forward || layer.has_value())
-        follower.threads->note(follower.tree.get(), thread, layer);
+          is_over ? std::nullopt : consumed_layer(*follower.tree, fn);
+      if (is_over || layer.has_value())
+        follower.threads->note(follower.tree.get(), thread, layer, /*enters=*/grad_mode);
     }
   } catch (...) {
     // An operator must not fail because it is watched.

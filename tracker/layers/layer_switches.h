@@ -13,9 +13,11 @@
 
 namespace memledger::layers {
 
-// Follows all threads while it lives. Outside the forward phase (backward, no_grad) a thread is in
-// no layer. A module that somebody owns (ModuleRef) may end before. Use it from one thread at a
-// time; other threads may run operators meanwhile.
+// Follows all threads while it lives. A thread leaves its layer when backward begins on it, or on
+// another thread and this one goes on under no_grad, as optimizers do. Before, what is done under
+// no_grad (a metric, the forward of a custom Function) does not end the layer. A module that
+// somebody owns (ModuleRef) may end before. Use it from one thread at a time; other threads may run
+// operators meanwhile.
 class LayerSwitches {
  public:
   // Where LibTorch cannot watch operators for us, `can_follow` is false, and all threads stay in no

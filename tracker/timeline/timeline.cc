@@ -25,11 +25,14 @@ struct Timeline::Impl {
 
   void add_mark(int64_t time_ns, std::string label) {
     if (marks.size() >= max_events) {
-      last_dropped_mark_ns = marks.front().time_ns;
-      ++dropped_marks;
-      marks.pop_front();
+      drop_mark();
     }
     marks.push_back({time_ns, std::move(label)});
+  }
+
+  void drop_mark() {
+    ++dropped_marks;
+    marks.pop_front();
   }
 
   using Names = std::unordered_map<uint64_t, TimelineName>;
@@ -59,7 +62,7 @@ struct Timeline::Impl {
     for (auto& [id, name] : now) names.insert_or_assign(id, std::move(name));
   }
 
-  // Forgets names of storages that the rings no longer know, and marks from before them.
+  // Forgets names of storages of which no event is left, and drops marks from before the events.
   void forget_what_is_before(const Recording& recording) {
     Names known;
     for (const Lifetime& life : recording.lifetimes) {
@@ -67,8 +70,7 @@ struct Timeline::Impl {
       if (name != names.end()) known.insert(std::move(*name));
     }
     names = std::move(known);
-    while (!marks.empty() && marks.front().time_ns < recording.begin_ns) marks.pop_front();
-    if (last_dropped_mark_ns < recording.begin_ns) dropped_marks = 0;
+    while (!marks.empty() && marks.front().time_ns < recording.begin_ns) drop_mark();
     prune_at = 2 * names.size() + max_events;
   }
 
@@ -80,7 +82,6 @@ struct Timeline::Impl {
   NameBook book;
   std::deque<TimelineMark> marks;
   int64_t dropped_marks = 0;
-  int64_t last_dropped_mark_ns = 0;
   Names names;
   size_t prune_at;  // number of names; grows, so that forgetting costs little on average
 };

@@ -1,0 +1,13 @@
+// doctest, LibTorch, memledger: CHECK is doctest's. LibTorch's ends the program.
+// clang-format off
+#include <doctest/doctest.h>
+#include <torch/types.h>
+
+#include "memledger.h"
+// clang-format on
+
+TEST_CASE("doctest, LibTorch, memledger: a CHECK that fails fails its case, and the next one runs" *
+          doctest::expected_failures(2)) {
+  CHECK(memledger::TestVerdict::failed("the reason"));
+  CHECK_EQ(1, 2);
+}
