@@ -1,6 +1,7 @@
 #include "registry/core/ledger.h"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <unordered_set>
 #include <utility>
@@ -210,12 +211,35 @@ uint64_t Ledger::mark_parameter_like(uintptr_t address, bool* is_told) noexcept 
 }
 
 void Ledger::mark_told_parameter(uintptr_t address) noexcept {
-  Shard& shard = shard_of(address);
-  const BiasedLockHolder hold(shard.lock, calling_thread());
-  Entry* const there = shard.find(address);
-  if (there == nullptr) return;
-  there->flags.told_parameter = true;
-  any_told_parameter_.store(true, std::memory_order_relaxed);
+  uint64_t id = 0;
+  {
+    Shard& shard = shard_of(address);
+    const BiasedLockHolder hold(shard.lock, calling_thread());
+    Entry* const there = shard.find(address);
+    if (there == nullptr || there->flags.told_parameter) return;
+    there->flags.told_parameter = true;
+    id = there->id;
+    any_told_parameter_.store(true, std::memory_order_relaxed);
+  }
+  try {
+    const LockHolder hold(told_lock_);
+    if (told_.size() >= told_swept_at_) {
+      for (auto told = told_.begin(); told != told_.end();) {
+        const auto next = std::next(told);
+        if (told_parameter_at(told->second) != told->first) told_.erase(told);
+        told = next;
+      }
+      told_swept_at_ = std::max(told_swept_at_, 2 * told_.size());
+    }
+    told_.try_emplace(id, address);
+  } catch (const std::bad_alloc&) {  // then a copy of it is taken for a parameter itself
+  }
+}
+
+bool Ledger::is_told_parameter(uint64_t id) const noexcept {
+  const LockHolder hold(told_lock_);
+  const auto told = told_.find(id);
+  return told != told_.end() && told_parameter_at(told->second) == id;
 }
 
 uint64_t Ledger::told_parameter_at(uintptr_t address) const noexcept {
@@ -753,6 +777,7 @@ size_t Ledger::tombstones() const noexcept {
 
 void Ledger::lock_for_fork() {
   instants_lock_.lock();
+  told_lock_.lock();
   lock_all();
 }
 
@@ -763,6 +788,7 @@ void Ledger::forget_other_threads() noexcept {
 
 void Ledger::unlock_after_fork() {
   unlock_all();
+  told_lock_.unlock();
   instants_lock_.unlock();
 }
 

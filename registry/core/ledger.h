@@ -17,6 +17,7 @@
 #include "registry/core/biased_lock.h"
 #include "registry/core/byte_counters.h"
 #include "registry/core/event_ring.h"
+#include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
 #include "registry/core/name_table.h"
 #include "registry/core/record_list.h"
@@ -215,6 +216,8 @@ class Ledger {
   bool any_told_parameter() const noexcept {
     return any_told_parameter_.load(std::memory_order_relaxed);
   }
+  // Returns whether such a storage has this id and is alive.
+  bool is_told_parameter(uint64_t id) const noexcept;
   // Remembers the first reader of what no layer has made: see StorageInfo::consumer.
   void note_consumer(uintptr_t address, uint64_t consumer) noexcept;
 
@@ -518,6 +521,10 @@ class Ledger {
   uint64_t next_cursor_ ABSL_GUARDED_BY(instants_lock_) = 1;
   int recorders_ ABSL_GUARDED_BY(instants_lock_) = 0;
   std::unique_ptr<EventSegments> events_ ABSL_GUARDED_BY(instants_lock_);  // null as Shard::ring is
+  mutable Lock told_lock_;  // before the shards' locks
+  // Id → address, also of some that have ended.
+  GrowingMap<uint64_t, uintptr_t> told_ ABSL_GUARDED_BY(told_lock_);
+  size_t told_swept_at_ ABSL_GUARDED_BY(told_lock_) = 1024;
   // Read by each operator under no_grad, so not beside what each birth writes.
   std::atomic<bool> any_parameter_like_{false};
   std::atomic<bool> any_told_parameter_{false};

@@ -413,8 +413,11 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
     if (first_graded == 0 || in_function) made = of_later_layer(made, inputs.latest(state.ledger));
     thread.inherited_parameter =
         inputs.told_parameter() != 0 ? inputs.told_parameter() | looked_up : made.parameter;
-    if (thread.inherited_parameter == 0 && untold_leaf != 0) {
-      thread.parameter = thread.last_parameter = untold_leaf;
+    // A parameter that was moved after it was told is the copy of one that has ended.
+    if (untold_leaf != 0 && inputs.told_parameter() == 0 &&
+        !state.ledger.is_told_parameter(made.parameter & ~core::kLookedUp)) {
+      thread.parameter = untold_leaf | looked_up;
+      thread.last_parameter = untold_leaf;
       thread.last_parameter_address = untold_address;
     }
   }

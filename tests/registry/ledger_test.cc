@@ -186,6 +186,23 @@ TEST_SUITE("ledger") {
     CHECK(ledger.tombstones() <= kStorages * 5 / 2);
   }
 
+  TEST_CASE("a told parameter is one until it ends, however many were told") {
+    Ledger ledger;
+    const uint64_t kept = bear(ledger, 0x1000, 64);
+    ledger.mark_told_parameter(0x1000);
+    uint64_t ended = 0;
+    for (int i = 0; i < 5000; ++i) {
+      ended = bear(ledger, 0x2000, 64);
+      ledger.mark_told_parameter(0x2000);
+      ledger.note_death(0x2000);
+    }
+    CHECK(ledger.is_told_parameter(kept));
+    CHECK(!ledger.is_told_parameter(ended));
+    const uint64_t untold = bear(ledger, 0x2000, 64);  // where one was
+    CHECK(!ledger.is_told_parameter(untold));
+    CHECK(!ledger.is_told_parameter(ended));
+  }
+
   TEST_CASE("who read a storage first stands, and only where no layer made it") {
     Ledger ledger;
     const uint64_t weight = bear(ledger, 0x1000, 64);
