@@ -2,17 +2,18 @@
 //
 //   ./bazelw run //examples:quickstart
 //   ./bazelw run //examples:quickstart -- --batch=4 --size=128
+//   ./bazelw run //examples:quickstart -- --verbose        # every row, the whole block of the log
 
 #include <fmt/format.h>
 #include <torch/optim/adam.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -29,6 +30,7 @@ ABSL_FLAG(std::string, html, "", "File for the first report as a page; none with
 ABSL_FLAG(int, size, 224, "Height and width of an image, in pixels.");
 ABSL_FLAG(std::string, log_dir, "",
           "Folder for the log; empty: the one the program is started from.");
+ABSL_FLAG(bool, verbose, false, "Prints every row of the reports and of the log.");
 
 namespace {
 
@@ -44,19 +46,37 @@ void timed(std::string_view what, const std::function<void()>& work) {
 
 void headline(std::string_view text) { std::cout << "\n== " << text << " ==\n"; }
 
-// The last block of a log: what changed before its last `At` line, and that line.
-std::string last_block(const std::string& path) {
+// Returns the last block of a log: what changed before its last `At` line, the first `max_changes`
+// of it, and that line.
+std::string last_block(const std::string& path, size_t max_changes) {
   std::ifstream log(path);
-  std::string line, block, last;
+  std::string line, last;
+  std::vector<std::string> changes;
   while (std::getline(log, line)) {
-    if (!line.empty()) block += line + "\n";
-    if (line.rfind("At ", 0) != 0) continue;
-    last = std::exchange(block, "");
+    if (line.rfind("At ", 0) != 0) {
+      if (!line.empty()) changes.push_back(line);
+      continue;
+    }
+    last.clear();
+    const size_t shown = std::min(max_changes, changes.size());
+    for (size_t i = 0; i < shown; ++i) last += changes[i] + "\n";
+    if (shown < changes.size()) last += fmt::format("… and {} more\n", changes.size() - shown);
+    last += line + "\n";
+    changes.clear();
   }
   return last;
 }
 
-int run(int batch, int size) {
+// A table of a few rows fits a screen.
+memledger::ReportOptions table(bool verbose, size_t rows) {
+  memledger::ReportOptions options;
+  options.verbose = verbose;
+  options.max_rows = rows;
+  options.group = verbose ? memledger::GroupBy::kAlike : memledger::GroupBy::kModule;
+  return options;
+}
+
+int run(int batch, int size, bool verbose) {
   const memledger::ScopedTracking tracking;  // first, so that nothing goes unseen
   memledger::TrackerOptions options;
   options.path = absl::GetFlag(FLAGS_log_dir);
@@ -80,7 +100,7 @@ int run(int batch, int size) {
   reporter.add_graph(loss);
 
   headline("After the forward pass: who holds the memory");
-  reporter.report(/*verbose=*/true);
+  reporter.report(std::cout, table(verbose, 10));
   if (const std::string page = absl::GetFlag(FLAGS_html); !page.empty())
     std::ofstream(page) << reporter.collect().to_html();
 
@@ -88,7 +108,7 @@ int run(int batch, int size) {
   const int64_t saved = memledger::memory_for_backward(net, loss);
   memledger::SavedTensorOptions without_input;
   without_input.exclude = {images};
-  fmt::print("saved for backward: {} bytes; with the input excluded: {} bytes\n\n", saved,
+  fmt::print("{} bytes; {} without the images, which the program holds anyway\n\n", saved,
              memledger::memory_for_backward(net, loss, without_input));
   std::cout << std::flush;
 
@@ -101,10 +121,12 @@ int run(int batch, int size) {
   tracker.track("Adam step");
 
   headline("After the optimizer's step");
-  reporter.report();
+  reporter.report(std::cout, table(verbose, 6));
 
-  headline("The log");
-  std::cout << tracker.log_path() << "\n\n" << last_block(tracker.log_path());
+  headline("What the optimizer's step has added, by the log");
+  std::cout << last_block(tracker.log_path(), verbose ? std::string::npos : 5) << "\n"
+            << tracker.log_path() << " has all of it";
+  std::cout << (verbose ? ".\n" : "; --verbose prints every row.\n");
   return 0;
 }
 
@@ -126,7 +148,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   try {
-    return run(batch, size);
+    return run(batch, size, absl::GetFlag(FLAGS_verbose));
   } catch (const std::exception& error) {
     std::cerr << "quickstart: " << error.what() << "\n";
     return 1;
