@@ -142,7 +142,7 @@ Snapshot peak_value(const core::LedgerPeak& peak, c10::Device device) {
   auto data = std::make_shared<Snapshot::Data>();
   data->time = std::chrono::system_clock::now();
   data->peak_maker = peak.maker;
-  data->complete = peak.complete;
+  data->deaths_known = peak.complete;
   data->labels_known = peak.labels_known;
   note_what_went_unseen(state, *data);
   add_rows(peak.records, *data);

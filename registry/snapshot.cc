@@ -86,7 +86,8 @@ const StorageInfo* Snapshot::find_address(c10::Device device, const void* addres
 
 uint64_t Snapshot::peak_maker() const { return data_ ? data_->peak_maker : 0; }
 
-bool Snapshot::complete() const { return !data_ || (data_->complete && data_->labels_known); }
+bool Snapshot::complete() const { return deaths_known() && labels_known(); }
+bool Snapshot::deaths_known() const { return !data_ || data_->deaths_known; }
 bool Snapshot::labels_known() const { return !data_ || data_->labels_known; }
 
 std::chrono::system_clock::time_point Snapshot::time() const {

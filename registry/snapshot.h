@@ -92,6 +92,8 @@ class Snapshot {
   // Returns false only for a peak (Registry::peak_snapshot) that lacks storages: they were freed
   // while peaks were not kept, or !labels_known().
   bool complete() const;
+  // Returns false only for a peak that lacks storages which were freed while peaks were not kept.
+  bool deaths_known() const;
   // Returns false only for a label's peak, which then is a lower bound: something was made under a
   // path of labels for which there was no room (ScopedLabel), so perhaps under this label.
   bool labels_known() const;

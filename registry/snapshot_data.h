@@ -19,7 +19,7 @@ struct Snapshot::Data {
   mutable std::once_flag addresses_are_known;
   mutable std::vector<const StorageInfo*> by_address;
   uint64_t peak_maker = 0;
-  bool complete = true;
+  bool deaths_known = true;
   bool labels_known = true;
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;

@@ -240,7 +240,8 @@ struct Report {
   ReportOptions options;
   bool of_peak = false;  // who was alive at the peak of requested bytes, which is allocator_bytes
   bool complete = true;  // false: rows of a peak are missing, see Snapshot::complete()
-  bool labels_known = true;  // see Snapshot
+  bool deaths_known = true;  // see Snapshot, as the next one
+  bool labels_known = true;
   std::chrono::system_clock::time_point time;
   std::vector<DeviceReport> devices;
   HookHealth health;

@@ -5,6 +5,32 @@
 #include "text/names.h"
 
 namespace memledger {
+namespace {
+
+// Returns the sign that an operator's name begins with, without what `<` may begin: arguments.
+// Demanglers put a space between a sign that ends with `<` and those.
+std::string_view sign_of_operator(std::string_view text) {
+  for (const std::string_view sign :
+       {"()", "[]", "<=>", "->*", "->", "<<=", "<<", "<=", ">>=", ">>", ">=", "<", ">"}) {
+    if (text.substr(0, sign.size()) == sign) return text.substr(0, sign.size());
+  }
+  return text.substr(0, std::min(text.find_first_not_of("+-*/%^&|~!=,"), text.size()));
+}
+
+void strip_qualifiers(std::string& function) {
+  for (bool again = true; again;) {
+    again = false;
+    for (const std::string_view end : {" const", " volatile", " &", " &&", " noexcept"}) {
+      if (function.size() <= end.size() ||
+          function.compare(function.size() - end.size(), end.size(), end) != 0)
+        continue;
+      function.resize(function.size() - end.size());
+      again = true;
+    }
+  }
+}
+
+}  // namespace
 
 std::string plain_function(std::string_view name) {
   constexpr std::string_view kOperator = "operator", kAnonymous = "(anonymous namespace)::";
@@ -18,12 +44,16 @@ std::string plain_function(std::string_view name) {
     const char c = name[i];
     const bool begins_part = plain.empty() || plain.back() == ':' || plain.back() == ' ';
     if (depth == 0 && begins_part && begins(i, kOperator)) {
-      size_t end = i + kOperator.size();
-      const bool converts = begins(end, " ");  // operator bool
-      if (begins(end, "()")) end += 2;
-      while (end < name.size() && name[end] != '(' && (converts || name[end] != ' ')) ++end;
-      plain.append(converts ? kOperator : name.substr(i, end - i));
-      i = end - 1;
+      plain.append(kOperator);
+      i += kOperator.size();
+      if (begins(i, " ") || begins(i, "\"")) {  // operator bool, operator"" _suffix
+        i = std::min(name.find('(', i), name.size());
+      } else {
+        const std::string_view sign = sign_of_operator(name.substr(i));
+        plain.append(sign);
+        i += sign.size();
+      }
+      --i;
     } else if (depth == 0 && begins(i, kAnonymous)) {
       i += kAnonymous.size() - 1;
     } else if (depth == 0 && c == '<' && (plain.empty() || plain.back() == '.')) {
@@ -38,10 +68,7 @@ std::string plain_function(std::string_view name) {
       plain += c;
     }
   }
-  for (const std::string_view end : {" const", " &", " &&", " noexcept"}) {
-    if (plain.size() > end.size() && plain.compare(plain.size() - end.size(), end.size(), end) == 0)
-      plain.resize(plain.size() - end.size());
-  }
+  strip_qualifiers(plain);
   plain.resize(plain.find_last_not_of(' ') + 1);
   return plain.substr(plain.rfind(' ') + 1);
 }

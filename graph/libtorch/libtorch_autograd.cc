@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
+#include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
@@ -215,10 +216,23 @@ struct NodeLock : Node {
   static std::mutex& of(const Node& node) { return const_cast<Node&>(node).*(&NodeLock::mutex_); }
 };
 
-// LibTorch's own, for retain_grad(), are apart, and hold nothing.
+// Whether all hooks of C++ that a tensor had were removed: the list of them stays, and a place in
+// it.
+bool is_emptied(const torch::autograd::FunctionPreHook& hooks) {
+  // LibTorch does not export its type.
+  if (c10::demangle(typeid(hooks).name()) != "torch::autograd::CppFunctionTensorPreHook")
+    return false;
+  const auto& list = static_cast<const torch::autograd::CppFunctionTensorPreHook&>(hooks).hooks_;
+  return std::none_of(list->begin(), list->end(),
+                      [](const auto& hook) { return static_cast<bool>(hook); });
+}
+
+// LibTorch's own, for retain_grad(), are apart, and hold nothing. The node's lock guards no hooks.
 bool has_hooks(Node& node) {
-  return !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() ||
-         !node.post_hooks().empty();
+  const auto& of_tensors = node.tensor_pre_hooks();
+  return !node.pre_hooks().empty() || !node.post_hooks().empty() ||
+         !std::all_of(of_tensors.begin(), of_tensors.end(),
+                      [](const auto& hooks) { return is_emptied(*hooks); });
 }
 
 void read_copy_slices(const OpenNode& node, NodeContents& contents) {

@@ -129,6 +129,7 @@ void DeviceCounters::reset_peak(uint32_t thread) noexcept {
   const BriefLockHolder hold(lock_);
   restart_device_peak(thread);
   for (Sum& label : labels_) label.restart(order_, 0);
+  unknown_deaths_before_.store(unknown_deaths_.load(kRelaxed), kRelaxed);
 }
 
 bool DeviceCounters::alive_at_a_label_peak(uint64_t birth_order, uint64_t death_order,

@@ -110,9 +110,16 @@ class alignas(64) DeviceCounters {
   void note_lost_death(uint64_t order) noexcept;
   uint64_t last_lost_death() const noexcept { return lost_order_.load(std::memory_order_acquire); }
 
-  // Notes a birth under a path of which it is not known whether a label holds it.
-  void note_unknown_path() noexcept { unknown_path_.store(true, std::memory_order_relaxed); }
-  bool paths_known() const noexcept { return !unknown_path_.load(std::memory_order_relaxed); }
+  // Note a birth under a path of which it is not known whether a label holds it, and the death.
+  void note_unknown_path() noexcept { unknown_births_.fetch_add(1, std::memory_order_relaxed); }
+  void note_end_of_unknown_path() noexcept {
+    unknown_deaths_.fetch_add(1, std::memory_order_relaxed);
+  }
+  // Whether none was alive since reset_peak().
+  bool paths_known() const noexcept {
+    return unknown_births_.load(std::memory_order_relaxed) ==
+           unknown_deaths_before_.load(std::memory_order_relaxed);
+  }
 
   // In a child of fork: no other thread is about to take a share.
   void forget_other_threads() noexcept {
@@ -173,7 +180,9 @@ class alignas(64) DeviceCounters {
   uint64_t given_ ABSL_GUARDED_BY(lock_) = 0;  // a bit for each share
   std::atomic<int> pins_{0};
   std::atomic<uint64_t> lost_order_{0};
-  std::atomic<bool> unknown_path_{false};
+  std::atomic<uint64_t> unknown_births_{0};
+  std::atomic<uint64_t> unknown_deaths_{0};
+  std::atomic<uint64_t> unknown_deaths_before_{0};  // reset_peak()
   std::array<Sum, kMaxPeakLabels> labels_;
   std::array<Share, kShares> shares_;
 };

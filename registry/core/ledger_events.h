@@ -60,6 +60,7 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline uint64_t Ledger::enter(const Block& block,
   flags.adopted = block.adopted;
   flags.raw_block = block.raw_block;
   flags.names_only = block.names_only;
+  flags.unknown_path = !block.adopted && block.peak_labels >= kUnknownPath;
   entry.flags = flags;
   shard.append(shard.live, slot);
 
@@ -76,7 +77,7 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline uint64_t Ledger::enter(const Block& block,
     totals->allocated_bytes += block.nbytes;
     ++totals->allocated_count;
     entry.birth_order = counters.add(block.nbytes, entry.peak_labels, caller, id);
-    if (ABSL_PREDICT_FALSE(block.peak_labels >= kUnknownPath)) counters.note_unknown_path();
+    if (ABSL_PREDICT_FALSE(flags.unknown_path)) counters.note_unknown_path();
   }
   if (ABSL_PREDICT_FALSE(shard.ring != nullptr)) shard.ring->add(entry, /*birth=*/true);
   return id;
@@ -104,6 +105,7 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline std::optional<Ledger::Death> Ledger::note_de
   const Death death{entry.id, entry.nbytes, entry.base_deleter, entry.owner, entry.device};
   ShardTotals& totals = *shard.totals_of(death.device);  // made at its birth
   const uint64_t order = totals.counters->subtract(death.nbytes, entry.peak_labels, caller);
+  if (ABSL_PREDICT_FALSE(entry.flags.unknown_path)) totals.counters->note_end_of_unknown_path();
   if (ABSL_PREDICT_FALSE(shard.ring != nullptr || entry.flags.adopted || entry.flags.raw_block ||
                          entry.flags.library_workspace || entry.birth_epoch <= newest_pin_ ||
                          is_wanted_for_peaks(entry, order, *totals.counters))) {

@@ -215,6 +215,7 @@ struct alignas(64) TableEntry {
     bool names_only : 1;
     bool recorded : 1;
     bool recomputed : 1;
+    bool unknown_path : 1;  // see kUnknownPath
   };
   Flags flags = {};
   // Not among the flags, which others may write at the same time.

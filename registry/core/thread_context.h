@@ -65,6 +65,7 @@ struct ThreadContext {
   // So many of the outermost are Python's custom Functions: what runs right within is of its own
   // layer.
   uint32_t function_depth;
+  bool reads_parameter;    // the last operator right within them does itself
   uint32_t op_sequence;    // numbers runs of the outermost one; 0 outside
   bool may_make_external;  // the outermost one: see OperatorTraits
   bool records;            // the outermost one reads what requires grad, in the forward pass
@@ -74,8 +75,9 @@ struct ThreadContext {
   bool has_run_nodes;
   bool node_grad_mode;  // grad mode when the running node began
   // Numbers of autograd nodes plus 1, 0: unknown. The next one, when an operator with grad mode on
-  // had ended. The one that the running operator was noted for. And that of a C++ custom Function
-  // whose forward runs, for which LibTorch switches grad mode off.
+  // had ended, or one in a custom Function in C++ had begun. The one that the running operator was
+  // noted for. And that of such a Function whose forward runs, for which LibTorch switches grad
+  // mode off.
   uint64_t next_node;
   uint64_t noted_node;
   uint64_t custom_node;
@@ -85,7 +87,8 @@ struct ThreadContext {
   IdBlock ids;             // for the storages that it makes
   uint32_t births;         // storages made by this thread, modulo 2^32
   uint32_t births_at_op;   // `births` when the outermost operator began
-  uint32_t births_seen;    // `births` when an operator's results were last looked at
+  uint32_t births_within;  // when the last one right within a Function of Python's began
+  uint32_t births_seen;    // when an operator's results were last looked at
   // Above 0 inside the wrapped allocator: wrappers below pass through.
   std::array<uint8_t, kWatchedTypes> wrapper_depth;
   uint64_t sampling_state;  // of the stack sampler, as the next two

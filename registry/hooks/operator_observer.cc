@@ -138,6 +138,7 @@ uint64_t layer_read_by(const torch::autograd::Node& node) {
   const RegistryState& state = RegistryState::get();
   uint64_t made_of = 0;
   uint64_t leaf_id = 0;
+  uint64_t leaf_made_of = 0;
   size_t inputs = 0;
   for (const torch::autograd::Edge& edge : node.next_edges()) {
     if (edge.function == nullptr || ++inputs > kMostInputs) continue;
@@ -148,6 +149,7 @@ uint64_t layer_read_by(const torch::autograd::Node& node) {
       const uintptr_t address = address_of(*storage);
       if (const uint64_t told = state.ledger.told_parameter_at(address); told != 0) return told;
       if (leaf_id == 0) leaf_id = state.ledger.id_at(address);
+      if (leaf_made_of == 0) leaf_made_of = state.ledger.made_at(address).parameter;
     } else if (const uint64_t parameter =
                    state.forward_operators
                        .find(edge.function->thread_id(), edge.function->sequence_nr())
@@ -156,7 +158,10 @@ uint64_t layer_read_by(const torch::autograd::Node& node) {
       made_of = parameter;
     }
   }
-  return leaf_id != 0 ? leaf_id : made_of;
+  if (made_of == 0) made_of = leaf_made_of;
+  // Where modules tell their parameters, another leaf is an input whose gradient is wanted.
+  const bool is_told = state.ledger.is_told_parameter(made_of & ~core::kLookedUp);
+  return leaf_id != 0 && !is_told ? leaf_id : made_of;
 }
 
 // A custom Function in C++ opens no scope of an operator's, and is known by its node's name.
@@ -465,6 +470,7 @@ void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   const auto sequence = static_cast<uint64_t>(fn.seqNr());
   if constexpr (!kNamesOnly) {
     thread.next_node = sequence + 1;
+    thread.backward_pass = RegistryState::get().ledger.last_backward_pass();
     if (!thread.records && (thread.op_depth == 1 || !requires_grad(fn))) {
       RegistryState::get().forward_operators.note_run(fn.threadId(), sequence, thread.thread,
                                                       thread.op_sequence);
@@ -486,6 +492,24 @@ void look_for_node(ThreadContext& thread, const at::RecordFunction& fn) {
   thread.noted_node = 0;
 }
 
+// What an operator reads that requires grad.
+struct GradedInputs {
+  bool any = false;
+  uint64_t last_node = 0;  // the number plus 1 of the last node of this thread that made any
+
+  explicit GradedInputs(const at::RecordFunction& fn) {
+    for (const c10::IValue& input : fn.inputs()) {
+      for_each_tensor(input, [&](const at::Tensor& tensor) {
+        if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->requires_grad()) return;
+        any = true;
+        const torch::autograd::Node* const node = torch::autograd::impl::grad_fn_unsafe(tensor);
+        if (node != nullptr && node->thread_id() == fn.threadId())
+          last_node = std::max(last_node, static_cast<uint64_t>(node->sequence_nr()) + 1);
+      });
+    }
+  }
+};
+
 // Whether the operator is within the forward of a custom Function in C++, whose node LibTorch makes
 // first, and then switches grad mode off.
 bool is_in_custom_function(ThreadContext& thread, const at::RecordFunction& fn) {
@@ -493,27 +517,27 @@ bool is_in_custom_function(ThreadContext& thread, const at::RecordFunction& fn) 
     thread.custom_node = 0;
     return false;
   }
-  if (thread.custom_node == 0) {
-    if (thread.next_node == 0) return false;
-    const bool is_made = at::sequence_number::peek() + 1 != thread.next_node &&
-                         thread.backward_pass == RegistryState::get().ledger.last_backward_pass();
-    if (is_made && !requires_grad(fn)) return false;  // a buffer to begin with, say
-    const uint64_t node = std::exchange(thread.next_node, 0);
-    if (is_made) thread.custom_node = node;
-    return is_made;
+  if (thread.next_node == 0) return false;
+  const uint64_t newest = at::sequence_number::peek();  // plus 1
+  if (thread.backward_pass != RegistryState::get().ledger.last_backward_pass() ||
+      (thread.custom_node == 0 && newest < thread.next_node)) {
+    forget_next_node(thread);
+    return false;
   }
-  // Whoever reads its result comes later.
-  bool is_over = false;
-  for (const c10::IValue& input : fn.inputs()) {
-    for_each_tensor(input, [&](const at::Tensor& tensor) {
-      if (is_over || !tensor.defined() || !tensor.unsafeGetTensorImpl()->requires_grad()) return;
-      const torch::autograd::Node* const node = torch::autograd::impl::grad_fn_unsafe(tensor);
-      is_over = node != nullptr && node->thread_id() == fn.threadId() &&
-                node->sequence_nr() + 1 >= thread.custom_node;
-    });
+  const GradedInputs inputs(fn);
+  if (thread.custom_node == 0 && !inputs.any) return false;  // a buffer to begin with, say
+  uint64_t node = thread.custom_node != 0 ? thread.custom_node : thread.next_node;
+  if (inputs.last_node >= node) {
+    // Whoever reads its result comes later, in the next Function's forward or in none.
+    if (newest < thread.next_node || newest == inputs.last_node) {
+      forget_next_node(thread);
+      return false;
+    }
+    node = inputs.last_node + 1;
   }
-  if (is_over) thread.custom_node = 0;
-  return !is_over;
+  thread.custom_node = node;
+  if (inputs.any) thread.next_node = newest + 1;
+  return true;
 }
 
 // What runs right within a Function of Python's is of the layer whose parameter it reads, as if it
@@ -522,6 +546,8 @@ void look_into_function(ThreadContext& thread, const at::RecordFunction& fn, con
   const OperatorTraits traits =
       traits_by_id.of(core::intern_cached(thread, RegistryState::get().names, name), name);
   if (traits.is_function) ++thread.function_depth;
+  thread.reads_parameter = false;
+  thread.births_within = thread.births;
   if (thread.in_backward()) return;
   const uint64_t parameter = std::exchange(thread.parameter, 0);
   const uint64_t inherited = std::exchange(thread.inherited_parameter, 0);
@@ -530,6 +556,7 @@ void look_into_function(ThreadContext& thread, const at::RecordFunction& fn, con
   look_at_inputs(thread, fn, traits);
   thread.records = records;
   thread.source = source;
+  thread.reads_parameter = thread.parameter != 0;
   if (thread.nearest() != 0) return;
   thread.parameter = parameter;
   thread.inherited_parameter = inherited;
@@ -596,13 +623,20 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   if (traits.reads_all_layers) thread.parameter = thread.inherited_parameter = 0;
   note_step(thread);
   if (!kNamesOnly && thread.custom_node != 0 && thread.nearest() != 0)
-    note_node(thread, fn.threadId(), thread.custom_node - 1, /*op=*/0);
+    note_node(thread, fn.threadId(), at::sequence_number::peek() - 1, /*op=*/0);
   note_next_node<kNamesOnly>(thread, fn);
+}
+
+// Whether the operator is right within a Function of Python's, and reads a layer's parameter.
+bool is_layer_in_function(const ThreadContext& thread) {
+  return thread.reads_parameter && thread.function_depth > 0 &&
+         thread.op_depth == thread.function_depth + 1;
 }
 
 void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
   RegistryState& state = RegistryState::get();
-  const bool is_result = thread.parameter != 0 && thread.op_depth == 1;
+  const bool is_result =
+      thread.parameter != 0 && (thread.op_depth == 1 || is_layer_in_function(thread));
   for (const c10::IValue& output : fn.outputs()) {
     for_each_tensor(output, [&](const at::Tensor& tensor) {
       c10::StorageImpl* const storage = storage_impl_of(tensor);
@@ -635,7 +669,10 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
     look_for_node(thread, fn);
   }
   // Most operators make nothing (views, in-place), or an operator inside them has already shown it.
-  if (!kNamesOnly && thread.births != (outermost ? thread.births_at_op : thread.births_seen)) {
+  const uint32_t births_before = outermost                      ? thread.births_at_op
+                                 : is_layer_in_function(thread) ? thread.births_within
+                                                                : thread.births_seen;
+  if (!kNamesOnly && thread.births != births_before) {
     try {
       describe_outputs(thread, fn);
     } catch (...) {  // a tensor that cannot be looked into

@@ -283,6 +283,7 @@ class Builder {
     report_.options = options_;
     report_.of_peak = instant_.of_peak;
     report_.complete = snapshot_.complete();
+    report_.deaths_known = snapshot_.deaths_known();
     report_.labels_known = snapshot_.labels_known();
     report_.time = snapshot_.time();
     report_.unseen_before_tracking = snapshot_.unseen_before_tracking();

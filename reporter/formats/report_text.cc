@@ -460,7 +460,7 @@ void write_footer(std::ostream& out, const Report& report, const DeviceReport& d
   if (report.options.process_memory && device.device.is_cpu() && report.process.has_value())
     write_process(out, report, device);
   if (!report.labels_known) out << "made under paths of labels for which there was no room: ?\n";
-  if (!report.complete && report.labels_known) out << "freed while peaks were not kept: ?\n";
+  if (!report.deaths_known) out << "freed while peaks were not kept: ?\n";
   if (report.of_peak) {
     const int64_t workspaces = bytes_without_tensor(device, /*of_compiled_code=*/false);
     if (workspaces > 0)

@@ -157,6 +157,7 @@ bool was_used(const DeviceReport& device) { return device.counters.peak_bytes > 
 void append(Report& all, Report one) {
   std::move(one.devices.begin(), one.devices.end(), std::back_inserter(all.devices));
   all.complete = all.complete && one.complete;
+  all.deaths_known = all.deaths_known && one.deaths_known;
   all.time = one.time;
 }
 

@@ -480,6 +480,17 @@ TEST_CASE("what hooks of the program may hold is not known, what LibTorch's hold
   CHECK(saved_for_backward(x.exp().sum()).complete());
 }
 
+TEST_CASE("hooks that were removed hold nothing") {
+  const Tensor y = param({256}).exp();
+  const auto hook = [big = torch::ones({1000})](const Tensor& gradient) { return gradient; };
+  const unsigned first = y.register_hook(hook);
+  const unsigned second = y.register_hook(hook);
+  y.remove_hook(first);
+  CHECK_FALSE(saved_for_backward(y.sum()).complete());
+  y.remove_hook(second);
+  CHECK(saved_for_backward(y.sum()).complete());
+}
+
 TEST_CASE("what a TorchScript node holds is unknown, not 0, if tracking was off") {
   torch::jit::Module module("Keeping");
   module.define("def forward(self, x):\n    return torch.sigmoid(x * 2 + 1) * 3\n");

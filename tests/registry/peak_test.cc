@@ -130,6 +130,23 @@ TEST_CASE("what was freed while peaks were not kept is said to be missing") {
   CHECK(sum(peak.records) == 101);
 }
 
+TEST_CASE("a label's peak is known again once it begins without what has no known path") {
+  Ledger ledger;
+  Ledger::Birth birth;
+  birth.address = 0x1000;
+  birth.nbytes = 100;
+  birth.device = kCpu;
+  birth.peak_labels = kUnknownPath;
+  ledger.note_birth(birth);
+  CHECK_FALSE(ledger.peak(kCpu, 0).labels_known);
+  ledger.reset_peak(kCpu);
+  CHECK_FALSE(ledger.peak(kCpu, 0).labels_known);
+  ledger.note_death(0x1000);
+  CHECK_FALSE(ledger.peak(kCpu, 0).labels_known);  // it was there meanwhile
+  ledger.reset_peak(kCpu);
+  CHECK(ledger.peak(kCpu, 0).labels_known);
+}
+
 TEST_CASE(
     "random programs: row for row as the reference, for two devices and labels, with few "
     "tombstones") {

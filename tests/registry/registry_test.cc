@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "registry/live_storages.h"
 #include "registry/registry.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/printed_values.h"
@@ -281,6 +282,122 @@ TEST_CASE("a custom Function names itself, whatever operator ran before it, and 
   Scale<at::Tensor>::kept.reset();
 }
 
+StorageInfo row_now(const at::Tensor& tensor) { return *row_of(registry().snapshot(), tensor); }
+
+// Without an operator but for its buffer, as a kernel of the program's would.
+struct ByHand : torch::autograd::Function<ByHand> {
+  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& x,
+                            const at::Tensor& y) {
+    at::Tensor result = torch::empty(x.sizes());
+    result.data_ptr<float>()[0] = x.data_ptr<float>()[0] + y.data_ptr<float>()[0];
+    return result;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list& gradients) {
+    kept = gradients[0] * 2;
+    return {kept, at::Tensor()};
+  }
+  static at::Tensor kept;
+};
+at::Tensor ByHand::kept;
+
+// A layer of the program's own.
+template <int kWhich>
+struct Fused : torch::autograd::Function<Fused<kWhich>> {
+  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& x,
+                            const at::Tensor& weight) {
+    hidden = torch::linear(x, weight);
+    return hidden.exp();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list& gradients) {
+    kept = gradients[0] * 2;
+    return {kept, kept.sum(0).expand({8, 8})};
+  }
+  static at::Tensor hidden, kept;
+};
+template <int kWhich>
+at::Tensor Fused<kWhich>::hidden;
+template <int kWhich>
+at::Tensor Fused<kWhich>::kept;
+
+TEST_CASE("each of several custom Functions in a row is of the forward pass, and has its layer") {
+  const at::Tensor weight = torch::randn({8, 8}).requires_grad_();
+  const at::Tensor other = torch::randn({8, 8}).requires_grad_();
+  const at::Tensor hidden = torch::linear(torch::ones({2, 8}), weight);
+  const at::Tensor result = Scale<at::Tensor>::apply(Scale<float>::apply(hidden));
+  CHECK(row_now(result).phase == Phase::kForward);
+  CHECK(row_now(result).parameter == row_now(weight).id);
+  {
+    const torch::NoGradGuard no_grad;
+    CHECK(row_now(result.abs()).phase == Phase::kOther);
+  }
+  // One after another, and side by side.
+  const at::Tensor x = hidden * 2;
+  const at::Tensor first = Fused<1>::apply(x, weight);
+  SUBCASE("in a row") { Fused<2>::apply(first, other).sum().backward(); }
+  SUBCASE("side by side") {
+    torch::autograd::backward({first, Fused<2>::apply(x, other)},
+                              {torch::ones({2, 8}), torch::ones({2, 8})});
+  }
+  CHECK(row_now(Fused<1>::hidden).phase == Phase::kForward);
+  CHECK(row_now(Fused<2>::hidden).phase == Phase::kForward);
+  CHECK(row_now(Fused<1>::kept).parameter == row_now(weight).id);
+  CHECK(row_now(Fused<2>::kept).parameter == row_now(other).id);
+  for (at::Tensor* tensor : {&Fused<1>::hidden, &Fused<1>::kept, &Fused<2>::hidden, &Fused<2>::kept,
+                             &Scale<float>::kept, &Scale<at::Tensor>::kept})
+    tensor->reset();
+}
+
+TEST_CASE("a custom Function is of the forward pass in each iteration that it begins") {
+  const at::Tensor weight = torch::randn({8, 8}).requires_grad_();
+  const at::Tensor data = torch::ones({2, 8});
+  for (int step = 0; step < 2; ++step) {
+    const at::Tensor result = Fused<1>::apply(data * 2, weight);
+    CHECK(row_now(Fused<1>::hidden).phase == Phase::kForward);
+    CHECK(row_now(result).phase == Phase::kForward);
+    CHECK(row_now(result).parameter == row_now(weight).id);
+    result.sum().backward();
+  }
+  Fused<1>::hidden.reset();
+  Fused<1>::kept.reset();
+}
+
+TEST_CASE("what comes under no_grad after a custom Function is no forward pass") {
+  const at::Tensor weight = torch::randn({8, 8}).requires_grad_();
+  const at::Tensor hidden = torch::linear(torch::ones({2, 8}), weight);
+  at::Tensor result;
+  SUBCASE("one without operators") { result = ByHand::apply(hidden, hidden); }
+  SUBCASE("one without operators, after another") {
+    result = ByHand::apply(Scale<float>::apply(hidden), hidden);
+  }
+  SUBCASE("and a pass on another thread, as CUDA's") {
+    result = Scale<float>::apply(hidden);
+    std::thread([&] {
+      const testing::AllocationCount::Scope scope(truth());
+      torch::autograd::backward({result}, {torch::ones({2, 8})});
+    }).join();
+    result = weight;
+  }
+  const torch::NoGradGuard no_grad;
+  CHECK(row_now(result.abs()).phase == Phase::kOther);
+  Scale<float>::kept.reset();
+}
+
+// Python's Functions open such a scope, and switch grad mode off within.
+TEST_CASE("what an operator within a Python Function makes of a parameter is its layer's output") {
+  const at::Tensor weight = torch::randn({8, 8}).requires_grad_();
+  const at::Tensor x = torch::ones({2, 8});
+  RECORD_FUNCTION("MyLinear", std::vector<c10::IValue>({x, weight}));
+  const torch::NoGradGuard no_grad;
+  const at::Tensor buffer = torch::empty({2, 8});
+  const at::Tensor result = torch::linear(x, weight);
+  CHECK(row_now(result).parameter == row_now(weight).id);
+  CHECK_FALSE(row_now(result).parameter_inferred);
+  CHECK(row_now(buffer).parameter == row_now(weight).id);
+  CHECK(row_now(buffer).parameter_inferred);
+}
+
 TEST_CASE("what an operator keeps beside its result is no output of its layer") {
   torch::nn::BatchNorm2d norm(8);
   const at::Tensor result = norm->forward(torch::ones({4, 8, 3, 3}));
@@ -520,6 +637,21 @@ TEST_CASE("use counts and results are those of a program that is not watched") {
   registry().snapshot();
   CHECK(tensor.use_count() == uses);
   CHECK(tensor.storage().use_count() == 1);
+}
+
+// Last: from here on the program tells its parameters.
+TEST_CASE("an input whose gradient is wanted is no layer of a Function that reads it") {
+  const at::Tensor weight = torch::randn({8, 8}).requires_grad_();
+  know_parameter(*weight.storage().unsafeGetStorageImpl());
+  const at::Tensor hidden = torch::linear(torch::ones({2, 8}), weight);
+  const at::Tensor wanted = torch::ones({2, 8}).requires_grad_();
+  ByHand::apply(wanted, hidden).sum().backward();
+  CHECK(row_now(ByHand::kept).forward_op == "ByHand");
+  CHECK(row_now(ByHand::kept).parameter == row_now(weight).id);
+  // What a checkpoint detaches.
+  ByHand::apply(hidden.detach().requires_grad_(), wanted).sum().backward();
+  CHECK(row_now(ByHand::kept).parameter == row_now(weight).id);
+  ByHand::kept.reset();
 }
 
 }  // namespace

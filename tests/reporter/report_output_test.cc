@@ -244,6 +244,22 @@ TEST_SUITE("the table") {
         "context, libraries, other processes: 40.00M; used on the device: 100.00M of 1.00G\n"));
   }
 
+  TEST_CASE("a peak tells each reason for which rows are missing") {
+    const std::string freed = "freed while peaks were not kept: ?\n";
+    const std::string made = "made under paths of labels for which there was no room: ?\n";
+    for (const auto& [deaths_known, labels_known] :
+         {std::pair(false, false), std::pair(false, true), std::pair(true, false),
+          std::pair(true, true)}) {
+      Report report = sample();
+      report.of_peak = true;
+      report.deaths_known = deaths_known;
+      report.labels_known = labels_known;
+      report.complete = deaths_known && labels_known;
+      CHECK(contains(text(report), freed) == !deaths_known);
+      CHECK(contains(text(report), made) == !labels_known);
+    }
+  }
+
   TEST_CASE("the process's own memory, where it is asked for") {
     Report report = sample();
     report.process = ProcessMemory{300 * kMiB, 200 * kMiB, 90 * kMiB, 10 * kMiB};

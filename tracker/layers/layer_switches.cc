@@ -123,8 +123,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     const int pass = torch::autograd::get_current_graph_task_id();
     if (pass != -1) last_pass.store(pass, std::memory_order_relaxed);
     const bool grad_mode = at::GradMode::is_enabled();
-    if (grad_mode) pass_before = last_pass.load(std::memory_order_relaxed);
-    const bool is_over = pass != -1 || pass_before != last_pass.load(std::memory_order_relaxed);
+    const int last = last_pass.load(std::memory_order_relaxed);  // another thread's, perhaps
+    if (grad_mode) pass_before = last;
+    const bool is_over = pass != -1 || pass_before != last;
     const uint32_t thread = this_thread_number();
     const std::shared_ptr<const Followers> now = followers();
     for (const Follower& follower : *now) {
