@@ -229,8 +229,7 @@ struct DeviceReport {
   std::optional<int64_t> used_bytes() const;
   // Returns the same as the table shows it: on CUDA each storage rounded up to 512 bytes.
   std::optional<int64_t> shown_used_bytes() const;
-  // In a report of a peak, returns the row of the storage whose birth made it, or, where it has
-  // none, that of the newest storage. Null without rows of storages.
+  // In a report of a peak, returns the row of the storage whose birth made it; null: not known.
   const ReportRow* row_that_made_peak() const;
   // Returns what the table shows for one storage of so many requested bytes.
   int64_t shown_bytes(int64_t requested) const;

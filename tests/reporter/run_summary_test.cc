@@ -223,8 +223,9 @@ TEST_CASE("beside a library's line the user's own is shown") {
   CHECK(contains(run_summary(training.run(), 40),
                  "aten::embedding [forward] at utils.py:3236, from train.py:88\n"));
   row.op = "aten::mm";
-  CHECK(contains(run_summary(training.run(), 40),
-                 " at utils.py:3236 training_step, from train.py:88 main\n"));
+  RunReport run = training.run();
+  run.devices[0].peak.peak_maker = row.storage_id;
+  CHECK(contains(run_summary(run, 40), " at utils.py:3236 training_step, from train.py:88 main\n"));
 }
 
 TEST_CASE("rows whose lines were not sampled are of the only line of their kind") {
@@ -301,16 +302,18 @@ TEST_CASE("inputs come from outside, what is computed of them without a layer do
   CHECK(contains(text, "parameters 64.00M bfloat16, "));
 }
 
-TEST_CASE("the moment is that of the row that made the peak, whose number others may exceed") {
+TEST_CASE("the moment is that of the row that made the peak; none where that is not known") {
   Training training;
   ReportRow& row = training.anonymous("aten::conv2d", Phase::kBackward, kMiB);
   row.module = "conv";
   const uint64_t maker = row.storage_id;
   training.anonymous("aten::fill_", Phase::kForward, kMiB);
   RunReport run = training.run();
-  CHECK(contains(run_summary(run, 40), "at step 2, forward, by aten::fill_\n"));
+  CHECK(contains(run_summary(run, 40), "of 80.00G, at step 2\n"));
   run.devices[0].peak.peak_maker = maker;
   CHECK(contains(run_summary(run, 40), "at step 2, backward of conv, by aten::conv2d\n"));
+  run.devices[0].peak.peak_maker = maker + 100;  // its row was lost
+  CHECK(contains(run_summary(run, 40), "of 80.00G, at step 2\n"));
 }
 
 TEST_CASE("rows that are one thing are one line, with dtype and place") {
