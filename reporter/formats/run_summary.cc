@@ -45,6 +45,11 @@ class Sorter {
  public:
   Sorter(const DeviceReport& rows, const RunOfDevice& run)
       : after_steps_(ids_of(run.last)), after_baseline_(ids_of(run.baseline)) {
+    if (run.end) {
+      for (const ReportRow& row : run.end->rows) {
+        if (row.storage_id != 0 && is_called_cache(row)) caches_at_end_.insert(row.storage_id);
+      }
+    }
     for (const ReportRow& row : rows.rows) {
       if (row.role != Role::kParameter) continue;
       parameters_.emplace(row.storage_id, &row);
@@ -98,9 +103,13 @@ class Sorter {
   static bool is_result_of_layer(const ReportRow& row) {
     return !row.adopted && (row.checkpointed || !row.module.empty()) && !is_from_outside(row);
   }
+  // Variables are looked up at the end.
+  bool is_cache(const ReportRow& row) const {
+    return is_called_cache(row) || (row.anonymous && caches_at_end_.count(row.storage_id) > 0);
+  }
   // Whether the program itself calls it a cache of keys or values: model.layers.3.k_cache, or, of
   // the variable that holds it, past_key_values[3][0].
-  static bool is_cache(const ReportRow& row) {
+  static bool is_called_cache(const ReportRow& row) {
     static const auto* const kNames = new std::unordered_set<std::string_view>{
         "k_cache",  "v_cache",  "kv_cache",  "key_cache",   "value_cache",     "cache_k",
         "cache_v",  "cache_kv", "kv_caches", "key_caches",  "past_key_values", "past_key_value",
@@ -173,6 +182,7 @@ class Sorter {
   }
 
   const Ids after_steps_, after_baseline_;
+  Ids caches_at_end_;
   bool are_parameters_told_ = false;
   std::unordered_map<uint64_t, const ReportRow*> parameters_;
 };
