@@ -194,11 +194,13 @@ std::string unused_graph_text(const RunReport& run, const RunOfDevice& device) {
   std::string text =
       fmt::format("{} that autograd recorded was {} run backward{}", readable_size(graph->bytes),
                   run.is_partial ? "not" : "never", run.is_partial ? " yet" : "");
-  const bool has_line = !graph->first->where.empty();
-  if (has_line) text += ", first at " + printable(graph->first->where);
+  const ReportRow& first = *graph->first;
+  if (!first.where.empty()) text += ", first at " + short_line_text(first);
+  const std::string place = first.where.empty()         ? "around the forward pass"
+                            : first.called_from.empty() ? "there"
+                                                        : "at " + short_place(first.called_from);
   return fmt::format("{}: if it need not be, put {} {}", text,
-                     run.is_python ? "torch.no_grad()" : "torch::NoGradGuard",
-                     has_line ? "there" : "around the forward pass");
+                     run.is_python ? "torch.no_grad()" : "torch::NoGradGuard", place);
 }
 
 std::optional<Recurring> recurring_of(const DeviceReport& rows, uint64_t newest) {

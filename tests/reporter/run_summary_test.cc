@@ -58,6 +58,8 @@ class Training {
     return add(row, bytes);
   }
 
+  ReportRow& peak_row(uint64_t id) { return peak_.rows[id - 1]; }
+
   RunReport run() const {
     RunReport run;
     run.title = "train.py ended (0) after 12.3 s";
@@ -460,6 +462,14 @@ TEST_CASE("a graph that nobody ran backward is told with its first line and the 
                  "forward: if it need not be,\n    put torch::NoGradGuard there\n"));
   run.is_python = true;
   CHECK(contains(run_summary(run, 40), "put torch.no_grad() there"));
+  for (ReportRow& row : run.devices[0].peak.rows) {
+    if (row.where.empty()) continue;
+    row.where = "/lib/nn.h:5 at::Tensor nn::run<float>(int)";
+    row.called_from = "/home/me/serve.cc:11 int serve<int>(int)";
+  }
+  CHECK(contains(on_one_line(run_summary(run, 40)),
+                 "first at nn.h:5 nn::run, from serve.cc:11 serve: if it need not be, put "
+                 "torch.no_grad() at serve.cc:11 serve "));
   // A signal may have come just before the pass.
   run.is_partial = run.ran_backward = true;
   CHECK(!is_in(run_summary(run, 40), "run backward"));
@@ -532,6 +542,26 @@ TEST_CASE("rounds of the same operators tell what each has left") {
   peak = with_end(rounds_of_operators(9, false));
   peak.devices[0].end.reset();
   CHECK(!is_in(run_summary(peak, 40), "rounds"));
+}
+
+TEST_CASE("what of the peak is held at the end is told by the holder, and its line") {
+  Training training;
+  ReportRow held = training.anonymous("aten::mul", Phase::kForward, 128 * kMiB);
+  training.peak_row(held.storage_id).where = "/home/me/train.cc:7 at::Tensor Net::run<float>(int)";
+  const auto text_of = [&](const char* holder) {
+    RunReport run = training.run();
+    held.held_by = holder;
+    run.devices[0].end->rows = {held};
+    run.devices[0].end->total_bytes = *held.nbytes;
+    return on_one_line(run_summary(run, 40));
+  };
+  const std::string_view made =
+      "  of the peak 128.00M, made at train.cc:7 Net::run, is held at the end ";
+  CHECK(contains(text_of("kept[3]"), std::string(made) + "by kept[…] "));
+  CHECK(contains(text_of("MulBackward0.self in the graph of running"),
+                 std::string(made) + "by the graph of running "));
+  CHECK(contains(text_of("MulBackward0.self in a cycle of aten::mul"),
+                 std::string(made) + "by a cycle of aten::mul "));
 }
 
 TEST_CASE("what libraries keep is named, and no row is left of it") {
