@@ -251,41 +251,34 @@ std::string recurring_text(const Recurring& kind) {
   const std::string each = kind.least == kind.most ? readable_size(kind.least) + " each"
                                                    : readable_size(kind.least) + " to " +
                                                          readable_size(kind.most) + " each";
-  return fmt::format("left again and again, {} times, {}, {} in all: {}", kind.count, each,
-                     readable_size(kind.bytes), row_text(*kind.example));
+  return fmt::format("{} tensors {} stayed alive, {}, {} in all, made throughout the run: {}",
+                     kind.count, kind.example->where.empty() ? "of one kind" : "from one place",
+                     each, readable_size(kind.bytes), row_text(*kind.example));
 }
 
-// No device tells them all: an id is of all devices.
-uint64_t newest_storage(const RunReport& run) {
-  uint64_t newest = 0;
-  for (const RunOfDevice& device : run.devices) {
-    for (const ReportRow& row : device.peak.rows) newest = std::max(newest, row.storage_id);
-    if (!device.end) continue;
-    for (const ReportRow& row : device.end->rows) newest = std::max(newest, row.storage_id);
-  }
-  return newest;
+std::optional<Rounds> rounds_at_end(const RunOfDevice& device) {
+  return device.end ? rounds_of(*device.end, /*awaiting_backward_only=*/false) : std::nullopt;
 }
 
 }  // namespace
 
 std::string rounds_text(const RunReport& run, const RunOfDevice& device) {
   if (run.baseline_step > 0) return "";  // growth by step is told
-  std::optional<Rounds> rounds;
-  bool is_at_end = false;
-  if (device.end && device.end->total_bytes > 0) {
-    rounds = rounds_of(*device.end, /*awaiting_backward_only=*/false);
-    is_at_end = rounds.has_value();
-  }
-  if (!rounds && device.end) {
-    if (const auto kind = recurring_of(*device.end, newest_storage(run)))
-      return recurring_text(*kind);
-  }
+  std::optional<Rounds> rounds = rounds_at_end(device);
+  const bool is_at_end = rounds.has_value();
   if (!rounds) rounds = rounds_of(device.peak, /*awaiting_backward_only=*/true);
   if (!rounds) return "";
   std::string text = (is_at_end ? "" : "at the peak ") + rounds_sentence(*rounds) + ": " +
                      row_text(*rounds->examples.front());
   if (rounds->examples.size() > 1) text += fmt::format(", {} more", rounds->examples.size() - 1);
   return text;
+}
+
+std::string recurring_text(const RunReport& run, const RunOfDevice& device) {
+  if (run.baseline_step > 0 || run.newest_storage == 0 || !device.end || rounds_at_end(device))
+    return "";
+  const auto kind = recurring_of(*device.end, run.newest_storage);
+  return kind ? recurring_text(*kind) : "";
 }
 
 std::string cache_text(const RunReport& run, const RunOfDevice& device) {

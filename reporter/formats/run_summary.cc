@@ -985,6 +985,7 @@ Told tell_of(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu
     told.head.push_back("  without a name or a layer: " + readable_size(composition.nameless));
   add_cause(told.head, unused_graph_text(run, device));
   add_cause(told.head, rounds_text(run, device));
+  add_cause(told.head, recurring_text(run, device));
   add_cause(told.head, cache_text(run, device));
   add_cause(told.head, held_at_peak_text(run, device));
   const std::vector<Group> groups = groups_of(device.peak, device);

@@ -95,7 +95,8 @@ struct RunReport {
   bool is_python = false;
   bool ran_backward = false;  // a backward pass, at least
   int64_t steps = 0;
-  int64_t baseline_step = 0;  // 0: none
+  int64_t baseline_step = 0;    // 0: none
+  uint64_t newest_storage = 0;  // about the highest id of a storage so far; 0: not known
   std::vector<RunOfDevice> devices;
   std::optional<ZeroReads> reads;
   // NVIDIA's own libraries on a virtual GPU, with their releases; empty: stand-ins, or a real GPU.
