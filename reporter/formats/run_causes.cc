@@ -90,6 +90,8 @@ std::string streams_text(const CacheAtPeak& cache) {
     if (one.pool != std::pair<uint64_t, uint64_t>{0, 0})
       text += fmt::format(" in private pool {}.{}", one.pool.first, one.pool.second);
   }
+  if (cache.more_streams > 0)
+    text += fmt::format(", {} more {}", cache.more_streams, readable_size(cache.more_stream_bytes));
   return text;
 }
 
@@ -303,13 +305,14 @@ std::string cache_text(const RunReport& run, const RunOfDevice& device) {
     if (cache.pieces > 1) text += fmt::format(" (largest {})", readable_size(cache.largest_piece));
   }
   if (cache.private_bytes > 0) {
-    text += fmt::format(", {} in private pools, which goes back only with their CUDA graphs",
+    text += fmt::format(", {} in private pools (CUDA graphs, torch.cuda.MemPool)",
                         readable_size(cache.private_bytes));
   }
-  return text +
-         ", of which memledger dry-run measures what expandable_segments and max_split_size_mb "
-         "save" +
-         streams_text(cache);
+  if (cache.pieces > 0) {
+    text +=
+        ", of which memledger dry-run measures what expandable_segments and max_split_size_mb save";
+  }
+  return text + streams_text(cache);
 }
 
 std::string pinned_text(const PinnedOfRun& pinned) {

@@ -41,9 +41,10 @@ struct CacheAtPeak {
   int64_t piece_bytes = 0;  // free beside what is in use
   int64_t pieces = 0;
   int64_t largest_piece = 0;
-  // Free in private pools, of CUDA graphs, and in none of the figures above.
+  // Free in private pools, of CUDA graphs and torch.cuda.MemPool, and in none of the figures above.
   int64_t private_bytes = 0;
   std::vector<CacheOfStream> streams;  // the largest first, four at most
+  int64_t more_streams = 0, more_stream_bytes = 0;
 };
 
 struct RunOfDevice {

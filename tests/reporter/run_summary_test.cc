@@ -624,10 +624,11 @@ TEST_CASE("of the cache it is told for which stream it is, and what lies in priv
   const std::string text = on_one_line(run_summary(run, 40));
   CHECK(contains(text,
                  "had 200.00M free, 120.00M in 2 whole segments that emptyCache() gives "
-                 "back, 80.00M in private pools"));
-  CHECK(contains(text,
-                 "of the free 120.00M for the default stream, 80.00M for stream 0x55 in "
-                 "private pool 0.1"));
+                 "back, 80.00M in private pools (CUDA graphs, torch.cuda.MemPool), of the free "
+                 "120.00M for the default stream, 80.00M for stream 0x55 in private pool 0.1 "));
+  run.devices[0].cache->more_streams = 4;
+  run.devices[0].cache->more_stream_bytes = 256 * kMiB;
+  CHECK(contains(on_one_line(run_summary(run, 40)), " in private pool 0.1, 4 more 256.00M "));
 }
 
 TEST_CASE("pinned memory is told with what rounding adds") {
