@@ -242,11 +242,11 @@ std::string rounds_sentence(const Rounds& rounds) {
     return fmt::format("each of {} rounds of {} left {}", rounds.count, operators,
                        readable_size(rounds.bytes_each));
   }
-  return fmt::format("{} rounds left {}{}{}", rounds.count, readable_size(rounds.bytes),
-                     rounds.are_equal ? ", each " + readable_size(rounds.bytes_each) : " in all",
-                     are_regular ? fmt::format(", {} after each other", operators)
-                                 : fmt::format(", {} of {} came {} after the one before",
-                                               rounds.regular, rounds.distances, operators));
+  const std::string mostly =
+      are_regular ? "" : fmt::format("mostly ({} of {}) ", rounds.regular, rounds.distances);
+  return fmt::format("{} times {} stayed, {} in all, {}{} apart", rounds.count,
+                     rounds.are_equal ? readable_size(rounds.bytes_each) : "something",
+                     readable_size(rounds.bytes), mostly, operators);
 }
 
 std::string recurring_text(const Recurring& kind) {

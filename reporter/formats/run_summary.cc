@@ -314,6 +314,7 @@ struct LayerEntry {
   int64_t bytes = 0;  // of all
   int64_t least = 0, most = 0;
   bool is_sum = false;  // of what lies in a module: layer1.*
+  bool has_sums = false;
 
   // Among its siblings a sum is one: its name does not tell how many layers it has.
   int64_t weight() const { return is_sum ? 1 : count; }
@@ -387,13 +388,18 @@ bool sum_up_deepest(std::vector<LayerEntry>& entries) {
   std::set<size_t> gone;
   for (const auto& [parent, places] : by_parent) {
     if (places.size() < 2 || depth(parent) != deepest) continue;
-    LayerEntry sum{parent + ".*", "", -1, 0, 0, entries[places.front()].smallest(), 0, true};
+    LayerEntry sum;
+    sum.name = parent + ".*";
+    sum.count = 0;
+    sum.least = entries[places.front()].smallest();
+    sum.is_sum = true;
     for (const size_t place : places) {
       const LayerEntry& one = entries[place];
       sum.count += one.weight();
       sum.bytes += one.bytes;
       sum.least = std::min(sum.least, one.smallest());
       sum.most = std::max(sum.most, one.largest());
+      sum.has_sums = sum.has_sums || one.is_sum;
       gone.insert(place);
     }
     result.push_back(std::move(sum));
@@ -406,8 +412,15 @@ bool sum_up_deepest(std::vector<LayerEntry>& entries) {
   return true;
 }
 
-// Returns `transformer.h.0 … 11: 0.82M each, wte 3.00M`, the largest first; of many layers
-// `layer1.* 28.00M (3 of 8.00M to 12.00M)`.
+// Returns `layer1.* 28.00M (3 layers, 8.00M to 12.00M each)`.
+std::string sum_text(const LayerEntry& sum, const std::string& name) {
+  const std::string least = readable_size(sum.least), most = readable_size(sum.most);
+  return fmt::format("{} {} ({} {}, {} each)", name, readable_size(sum.bytes), sum.count,
+                     sum.has_sums ? "modules" : "layers",
+                     least == most ? least : least + " to " + most);
+}
+
+// Returns `transformer.h.0 … 11: 0.82M each, wte 3.00M`, the largest first.
 std::string layers_text(const Layers& layers) {
   std::vector<LayerEntry> entries = entries_of(layers);
   while (entries.size() > kLayers && sum_up_deepest(entries)) {
@@ -423,8 +436,7 @@ std::string layers_text(const Layers& layers) {
     const LayerEntry& entry = entries[i];
     if (i > 0) text += ", ";
     if (entry.is_sum) {
-      text += fmt::format("{} {} ({} of {} to {})", names[i], readable_size(entry.bytes),
-                          entry.count, readable_size(entry.least), readable_size(entry.most));
+      text += sum_text(entry, names[i]);
     } else if (entry.count == 1) {
       text += fmt::format("{} {}", names[i], readable_size(entry.bytes));
     } else {

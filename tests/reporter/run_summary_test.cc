@@ -281,12 +281,13 @@ TEST_CASE("many layers are told by the module that they are in, one that differs
   activation("back.layer2.3.conv1", 200);
   CHECK(contains(on_one_line(run_summary(training.run(), 40)),
                  "activations 488.00M (back.layer2.3 200.00M, h.0 … 11: 8.00M each, "
-                 "back.layer3.* 93.00M (3 of 30.00M to 32.00M), back.layer2.* 63.00M (3 of 20.00M "
-                 "to 22.00M), back.layer1.* 33.00M (3 of 10.00M to 12.00M), head 3.00M)"));
+                 "back.layer3.* 93.00M (3 layers, 30.00M to 32.00M each), back.layer2.* 63.00M "
+                 "(3 layers, 20.00M to 22.00M each), back.layer1.* 33.00M (3 layers, 10.00M to "
+                 "12.00M each), head 3.00M)"));
   add_stage(4);
   CHECK(contains(on_one_line(run_summary(training.run(), 40)),
-                 "activations 611.00M (back.* 312.00M (4 of 33.00M to 123.00M), back.layer2.3 "
-                 "200.00M, h.0 … 11: 8.00M each, head 3.00M)"));
+                 "activations 611.00M (back.* 312.00M (4 modules, 33.00M to 123.00M each), "
+                 "back.layer2.3 200.00M, h.0 … 11: 8.00M each, head 3.00M)"));
   for (const char* const layer : {"a", "b", "c"}) activation(layer, 1);
   CHECK(contains(on_one_line(run_summary(training.run(), 40)), ", 1 more 1.00M)"));
 }
@@ -543,8 +544,8 @@ TEST_CASE("rounds of the same operators tell what each has left") {
     row.operator_run = run;
   }
   CHECK(contains(on_one_line(run_summary(with_end(irregular), 40)),
-                 "  13 rounds left 520.00M, each 40.00M, 10 of 12 came 4 operators after the one "
-                 "before: (20971520,) bfloat16 Gate"));
+                 "  13 times 40.00M stayed, 520.00M in all, mostly (10 of 12) 4 operators apart: "
+                 "(20971520,) bfloat16 Gate"));
   // At a peak only what waits for a backward pass counts: the rest may be one pass of layers.
   RunReport peak = with_end(rounds_of_operators(9, true));
   peak.devices[0].end.reset();
