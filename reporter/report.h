@@ -127,8 +127,8 @@ struct ReportRow : Birthplace {
   // A report of a run, at the end of a Python program: the variable that leads to an anonymous
   // row, or the node of which graph has saved it: losses[3]. Empty: not known.
   std::string held_by;
-  // A report of a run, in a Python program: activation checkpointing has kept it, to compute what
-  // follows again within backward.
+  // A report of a run, in a Python program: activation checkpointing was given it to keep until
+  // backward, to compute what follows again there.
   bool checkpointed = false;
   std::string where;  // the program's line: train.cc:42 main; empty if no stack was taken
   // Where that is a library's line, the innermost one of the program's own code; empty: not known.

@@ -581,7 +581,7 @@ std::string composition_text(const Composition& composition, bool with_layers) {
       text += frozen_text(composition.parameters, composition.bytes[i]);
     if (part == Part::kActivations && composition.checkpointed > 0)
       text +=
-          fmt::format(", of it held for checkpoints {}", readable_size(composition.checkpointed));
+          fmt::format(", of it inputs of checkpoints {}", readable_size(composition.checkpointed));
     if (part == Part::kActivations && composition.recomputed > 0)
       text +=
           fmt::format(", of it recomputed in backward {}", readable_size(composition.recomputed));
@@ -680,7 +680,7 @@ std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
   marked.called_from.clear();
   marked.module = with_mark(row.module);
   std::string made_by = producer(marked);
-  if (row.checkpointed && part.part == Part::kActivations) made_by += " held for a checkpoint";
+  if (row.checkpointed && part.part == Part::kActivations) made_by += ", a checkpoint's input";
   take_number_out(group, row.module, made_by.empty() ? "made outside operators" : made_by);
   return "made " + made_by + '\n' + group.shape + '\n' + group.dtype;
 }

@@ -191,8 +191,8 @@ TEST_CASE("what checkpointing holds is an activation, and so is a layer's result
   data.checkpointed = true;  // stays an input
   const std::string text = run_summary(training.run(), 40);
   CHECK(contains(on_one_line(text),
-                 "inputs 8.00M, activations 108.00M, of it held for checkpoints 6.00M ("));
-  CHECK(contains(text, "aten::add [input of h.0] held for a checkpoint\n"));
+                 "inputs 8.00M, activations 108.00M, of it inputs of checkpoints 6.00M ("));
+  CHECK(contains(text, "aten::add [input of h.0], a checkpoint's input\n"));
   CHECK(!is_in(text, "leaves"));
 }
 
