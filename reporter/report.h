@@ -134,7 +134,8 @@ struct ReportRow : Birthplace {
   // Where that is a library's line, the innermost one of the program's own code; empty: not known.
   std::string called_from;
   // A parameter's: false if it is frozen. Unknown where its tensor has gone or is inside another
-  // one (DTensor), and no operator was seen that read it as a leaf which requires grad.
+  // one (DTensor), and no operator was seen that read it as a leaf which requires grad; and of a
+  // past moment where it had trained by then, and is frozen now.
   std::optional<bool> requires_grad;
   // CUDA, as LibTorch's allocator says: the handle of the stream it is for (0: the default one),
   // and the private pool (MempoolId_t) it lies in ({0, 0}: none). Unknown where the allocator does
