@@ -383,8 +383,7 @@ void collect(CollectedRun& all, const ReportOptions& options) {
   all.end = reporter.collect(options);
   all.peaks = peaks_of(reporter, all.end, options);
   all.last = reporter.collect_at(all.steps.last, options);
-  add_holders_to(all.end);
-  add_holders_to(all.last);
+  add_holders_to({&all.end, &all.last});
   Report baseline = reporter.collect_at(all.steps.baseline, options);
   name_workspaces({&all.peaks, &all.last, &baseline});
   for (Report* const report : {&all.peaks, &all.last, &baseline, &all.end})
