@@ -47,4 +47,7 @@ void keep_steps();
 // counts as ended. Throws std::bad_alloc.
 StepHistory step_history();
 
+// Returns a number that no storage's id so far is above, by 64 at most above the highest.
+uint64_t newest_storage_so_far() noexcept;
+
 }  // namespace memledger

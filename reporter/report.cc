@@ -83,13 +83,10 @@ std::optional<int64_t> DeviceReport::used_bytes() const {
 }
 
 const ReportRow* DeviceReport::row_that_made_peak() const {
-  const ReportRow* newest = nullptr;
-  for (const ReportRow& row : rows) {
-    if (row.storage_id == 0) continue;
-    if (row.storage_id == peak_maker) return &row;
-    if (newest == nullptr || row.storage_id > newest->storage_id) newest = &row;
-  }
-  return newest;
+  const auto row = std::find_if(rows.begin(), rows.end(), [this](const ReportRow& one) {
+    return one.storage_id != 0 && one.storage_id == peak_maker;
+  });
+  return row == rows.end() ? nullptr : &*row;
 }
 
 int64_t Report::total_bytes() const {

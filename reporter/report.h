@@ -127,14 +127,15 @@ struct ReportRow : Birthplace {
   // A report of a run, at the end of a Python program: the variable that leads to an anonymous
   // row, or the node of which graph has saved it: losses[3]. Empty: not known.
   std::string held_by;
-  // A report of a run, in a Python program: activation checkpointing has kept it, to compute what
-  // follows again within backward.
+  // A report of a run, in a Python program: activation checkpointing was given it to keep until
+  // backward, to compute what follows again there.
   bool checkpointed = false;
   std::string where;  // the program's line: train.cc:42 main; empty if no stack was taken
   // Where that is a library's line, the innermost one of the program's own code; empty: not known.
   std::string called_from;
   // A parameter's: false if it is frozen. Unknown where its tensor has gone or is inside another
-  // one (DTensor), and no operator was seen that read it as a leaf which requires grad.
+  // one (DTensor), and no operator was seen that read it as a leaf which requires grad; and of a
+  // past moment where it had trained by then, and is frozen now.
   std::optional<bool> requires_grad;
   // CUDA, as LibTorch's allocator says: the handle of the stream it is for (0: the default one),
   // and the private pool (MempoolId_t) it lies in ({0, 0}: none). Unknown where the allocator does
@@ -229,8 +230,7 @@ struct DeviceReport {
   std::optional<int64_t> used_bytes() const;
   // Returns the same as the table shows it: on CUDA each storage rounded up to 512 bytes.
   std::optional<int64_t> shown_used_bytes() const;
-  // In a report of a peak, returns the row of the storage whose birth made it, or, where it has
-  // none, that of the newest storage. Null without rows of storages.
+  // In a report of a peak, returns the row of the storage whose birth made it; null: not known.
   const ReportRow* row_that_made_peak() const;
   // Returns what the table shows for one storage of so many requested bytes.
   int64_t shown_bytes(int64_t requested) const;

@@ -652,6 +652,9 @@ class Builder {
     // It may have been frozen since.
     const bool is_unknown = row.role == Role::kParameter && !row.requires_grad.has_value();
     if (is_unknown && storage.used_as_parameter) row.requires_grad = true;
+    // What is frozen now has trained by then: until when is not known.
+    if (!is_now() && storage.used_as_parameter && !row.requires_grad.value_or(true))
+      row.requires_grad.reset();
     row.used_as_parameter = storage.used_as_parameter;
     row.storage_kind = storage.kind;
     if (const DeviceSegment* const segment = segment_of(storage)) {

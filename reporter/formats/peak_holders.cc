@@ -27,11 +27,15 @@ bool is_of_the_program(const ReportRow& row) {
          row.storage_kind == StorageKind::kTensor;
 }
 
-// Returns `running` of `MulBackward0.self in the graph of running`: whoever has that has all of it.
+// Returns `the graph of running` of `MulBackward0.self in the graph of running`, and so of a cycle:
+// whoever has that has all of it.
 std::string common_holder(const std::string& held_by) {
-  constexpr std::string_view kInGraph = "in the graph of ";
-  const size_t graph = held_by.find(kInGraph);
-  return without_indices(graph == std::string::npos ? held_by : held_by.substr(graph));
+  for (const std::string_view part : {" in the graph of ", " in a cycle of "}) {
+    constexpr size_t kIn = 4;
+    const size_t begin = held_by.find(part);
+    if (begin != std::string::npos) return without_indices(held_by.substr(begin + kIn));
+  }
+  return without_indices(held_by);
 }
 
 // C++ tells no variables (runner/inside/kept_results.h).
@@ -152,7 +156,7 @@ std::string held_at_peak_text(const RunReport& run, const RunOfDevice& device) {
   for (size_t i = 0; i < std::min(all.size(), kMaxHeldTold); ++i) {
     const HeldAtPeak& held = all[i];
     const std::string line =
-        held.largest->where.empty() ? "" : ", made at " + printable(held.largest->where) + ",";
+        held.largest->where.empty() ? "" : ", made at " + short_line_text(*held.largest) + ",";
     const std::string holder = table_name(held.holder);
     text += fmt::format("{}{}{} ", text.empty() ? "of the peak " : "; ", readable_size(held.bytes),
                         line);

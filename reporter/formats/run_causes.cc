@@ -90,6 +90,8 @@ std::string streams_text(const CacheAtPeak& cache) {
     if (one.pool != std::pair<uint64_t, uint64_t>{0, 0})
       text += fmt::format(" in private pool {}.{}", one.pool.first, one.pool.second);
   }
+  if (cache.more_streams > 0)
+    text += fmt::format(", {} more {}", cache.more_streams, readable_size(cache.more_stream_bytes));
   return text;
 }
 
@@ -194,11 +196,13 @@ std::string unused_graph_text(const RunReport& run, const RunOfDevice& device) {
   std::string text =
       fmt::format("{} that autograd recorded was {} run backward{}", readable_size(graph->bytes),
                   run.is_partial ? "not" : "never", run.is_partial ? " yet" : "");
-  const bool has_line = !graph->first->where.empty();
-  if (has_line) text += ", first at " + printable(graph->first->where);
+  const ReportRow& first = *graph->first;
+  if (!first.where.empty()) text += ", first at " + short_line_text(first);
+  const std::string place = first.where.empty()         ? "around the forward pass"
+                            : first.called_from.empty() ? "there"
+                                                        : "at " + short_place(first.called_from);
   return fmt::format("{}: if it need not be, put {} {}", text,
-                     run.is_python ? "torch.no_grad()" : "torch::NoGradGuard",
-                     has_line ? "there" : "around the forward pass");
+                     run.is_python ? "torch.no_grad()" : "torch::NoGradGuard", place);
 }
 
 std::optional<Recurring> recurring_of(const DeviceReport& rows, uint64_t newest) {
@@ -238,52 +242,45 @@ std::string rounds_sentence(const Rounds& rounds) {
     return fmt::format("each of {} rounds of {} left {}", rounds.count, operators,
                        readable_size(rounds.bytes_each));
   }
-  return fmt::format("{} rounds left {}{}{}", rounds.count, readable_size(rounds.bytes),
-                     rounds.are_equal ? ", each " + readable_size(rounds.bytes_each) : " in all",
-                     are_regular ? fmt::format(", {} after each other", operators)
-                                 : fmt::format(", {} of {} came {} after the one before",
-                                               rounds.regular, rounds.distances, operators));
+  const std::string mostly =
+      are_regular ? "" : fmt::format("mostly ({} of {}) ", rounds.regular, rounds.distances);
+  return fmt::format("{} times {} stayed, {} in all, {}{} apart", rounds.count,
+                     rounds.are_equal ? readable_size(rounds.bytes_each) : "something",
+                     readable_size(rounds.bytes), mostly, operators);
 }
 
 std::string recurring_text(const Recurring& kind) {
   const std::string each = kind.least == kind.most ? readable_size(kind.least) + " each"
                                                    : readable_size(kind.least) + " to " +
                                                          readable_size(kind.most) + " each";
-  return fmt::format("left again and again, {} times, {}, {} in all: {}", kind.count, each,
-                     readable_size(kind.bytes), row_text(*kind.example));
+  return fmt::format("{} tensors {} stayed alive, {}, {} in all, made throughout the run: {}",
+                     kind.count, kind.example->where.empty() ? "of one kind" : "from one place",
+                     each, readable_size(kind.bytes), row_text(*kind.example));
 }
 
-// No device tells them all: an id is of all devices.
-uint64_t newest_storage(const RunReport& run) {
-  uint64_t newest = 0;
-  for (const RunOfDevice& device : run.devices) {
-    for (const ReportRow& row : device.peak.rows) newest = std::max(newest, row.storage_id);
-    if (!device.end) continue;
-    for (const ReportRow& row : device.end->rows) newest = std::max(newest, row.storage_id);
-  }
-  return newest;
+std::optional<Rounds> rounds_at_end(const RunOfDevice& device) {
+  return device.end ? rounds_of(*device.end, /*awaiting_backward_only=*/false) : std::nullopt;
 }
 
 }  // namespace
 
 std::string rounds_text(const RunReport& run, const RunOfDevice& device) {
   if (run.baseline_step > 0) return "";  // growth by step is told
-  std::optional<Rounds> rounds;
-  bool is_at_end = false;
-  if (device.end && device.end->total_bytes > 0) {
-    rounds = rounds_of(*device.end, /*awaiting_backward_only=*/false);
-    is_at_end = rounds.has_value();
-  }
-  if (!rounds && device.end) {
-    if (const auto kind = recurring_of(*device.end, newest_storage(run)))
-      return recurring_text(*kind);
-  }
+  std::optional<Rounds> rounds = rounds_at_end(device);
+  const bool is_at_end = rounds.has_value();
   if (!rounds) rounds = rounds_of(device.peak, /*awaiting_backward_only=*/true);
   if (!rounds) return "";
   std::string text = (is_at_end ? "" : "at the peak ") + rounds_sentence(*rounds) + ": " +
                      row_text(*rounds->examples.front());
   if (rounds->examples.size() > 1) text += fmt::format(", {} more", rounds->examples.size() - 1);
   return text;
+}
+
+std::string recurring_text(const RunReport& run, const RunOfDevice& device) {
+  if (run.baseline_step > 0 || run.newest_storage == 0 || !device.end || rounds_at_end(device))
+    return "";
+  const auto kind = recurring_of(*device.end, run.newest_storage);
+  return kind ? recurring_text(*kind) : "";
 }
 
 std::string cache_text(const RunReport& run, const RunOfDevice& device) {
@@ -308,13 +305,14 @@ std::string cache_text(const RunReport& run, const RunOfDevice& device) {
     if (cache.pieces > 1) text += fmt::format(" (largest {})", readable_size(cache.largest_piece));
   }
   if (cache.private_bytes > 0) {
-    text += fmt::format(", {} in private pools, which goes back only with their CUDA graphs",
+    text += fmt::format(", {} in private pools (CUDA graphs, torch.cuda.MemPool)",
                         readable_size(cache.private_bytes));
   }
-  return text +
-         ", of which memledger dry-run measures what expandable_segments and max_split_size_mb "
-         "save" +
-         streams_text(cache);
+  if (cache.pieces > 0) {
+    text +=
+        ", of which memledger dry-run measures what expandable_segments and max_split_size_mb save";
+  }
+  return text + streams_text(cache);
 }
 
 std::string pinned_text(const PinnedOfRun& pinned) {

@@ -45,6 +45,11 @@ class Sorter {
  public:
   Sorter(const DeviceReport& rows, const RunOfDevice& run)
       : after_steps_(ids_of(run.last)), after_baseline_(ids_of(run.baseline)) {
+    if (run.end) {
+      for (const ReportRow& row : run.end->rows) {
+        if (row.storage_id != 0 && is_called_cache(row)) caches_at_end_.insert(row.storage_id);
+      }
+    }
     for (const ReportRow& row : rows.rows) {
       if (row.role != Role::kParameter) continue;
       parameters_.emplace(row.storage_id, &row);
@@ -98,9 +103,13 @@ class Sorter {
   static bool is_result_of_layer(const ReportRow& row) {
     return !row.adopted && (row.checkpointed || !row.module.empty()) && !is_from_outside(row);
   }
+  // Variables are looked up at the end.
+  bool is_cache(const ReportRow& row) const {
+    return is_called_cache(row) || (row.anonymous && caches_at_end_.count(row.storage_id) > 0);
+  }
   // Whether the program itself calls it a cache of keys or values: model.layers.3.k_cache, or, of
   // the variable that holds it, past_key_values[3][0].
-  static bool is_cache(const ReportRow& row) {
+  static bool is_called_cache(const ReportRow& row) {
     static const auto* const kNames = new std::unordered_set<std::string_view>{
         "k_cache",  "v_cache",  "kv_cache",  "key_cache",   "value_cache",     "cache_k",
         "cache_v",  "cache_kv", "kv_caches", "key_caches",  "past_key_values", "past_key_value",
@@ -173,6 +182,7 @@ class Sorter {
   }
 
   const Ids after_steps_, after_baseline_;
+  Ids caches_at_end_;
   bool are_parameters_told_ = false;
   std::unordered_map<uint64_t, const ReportRow*> parameters_;
 };
@@ -304,6 +314,7 @@ struct LayerEntry {
   int64_t bytes = 0;  // of all
   int64_t least = 0, most = 0;
   bool is_sum = false;  // of what lies in a module: layer1.*
+  bool has_sums = false;
 
   // Among its siblings a sum is one: its name does not tell how many layers it has.
   int64_t weight() const { return is_sum ? 1 : count; }
@@ -377,13 +388,18 @@ bool sum_up_deepest(std::vector<LayerEntry>& entries) {
   std::set<size_t> gone;
   for (const auto& [parent, places] : by_parent) {
     if (places.size() < 2 || depth(parent) != deepest) continue;
-    LayerEntry sum{parent + ".*", "", -1, 0, 0, entries[places.front()].smallest(), 0, true};
+    LayerEntry sum;
+    sum.name = parent + ".*";
+    sum.count = 0;
+    sum.least = entries[places.front()].smallest();
+    sum.is_sum = true;
     for (const size_t place : places) {
       const LayerEntry& one = entries[place];
       sum.count += one.weight();
       sum.bytes += one.bytes;
       sum.least = std::min(sum.least, one.smallest());
       sum.most = std::max(sum.most, one.largest());
+      sum.has_sums = sum.has_sums || one.is_sum;
       gone.insert(place);
     }
     result.push_back(std::move(sum));
@@ -396,8 +412,15 @@ bool sum_up_deepest(std::vector<LayerEntry>& entries) {
   return true;
 }
 
-// Returns `transformer.h.0 … 11: 0.82M each, wte 3.00M`, the largest first; of many layers
-// `layer1.* 28.00M (3 of 8.00M to 12.00M)`.
+// Returns `layer1.* 28.00M (3 layers, 8.00M to 12.00M each)`.
+std::string sum_text(const LayerEntry& sum, const std::string& name) {
+  const std::string least = readable_size(sum.least), most = readable_size(sum.most);
+  return fmt::format("{} {} ({} {}, {} each)", name, readable_size(sum.bytes), sum.count,
+                     sum.has_sums ? "modules" : "layers",
+                     least == most ? least : least + " to " + most);
+}
+
+// Returns `transformer.h.0 … 11: 0.82M each, wte 3.00M`, the largest first.
 std::string layers_text(const Layers& layers) {
   std::vector<LayerEntry> entries = entries_of(layers);
   while (entries.size() > kLayers && sum_up_deepest(entries)) {
@@ -413,8 +436,7 @@ std::string layers_text(const Layers& layers) {
     const LayerEntry& entry = entries[i];
     if (i > 0) text += ", ";
     if (entry.is_sum) {
-      text += fmt::format("{} {} ({} of {} to {})", names[i], readable_size(entry.bytes),
-                          entry.count, readable_size(entry.least), readable_size(entry.most));
+      text += sum_text(entry, names[i]);
     } else if (entry.count == 1) {
       text += fmt::format("{} {}", names[i], readable_size(entry.bytes));
     } else {
@@ -559,7 +581,7 @@ std::string composition_text(const Composition& composition, bool with_layers) {
       text += frozen_text(composition.parameters, composition.bytes[i]);
     if (part == Part::kActivations && composition.checkpointed > 0)
       text +=
-          fmt::format(", of it held for checkpoints {}", readable_size(composition.checkpointed));
+          fmt::format(", of it inputs of checkpoints {}", readable_size(composition.checkpointed));
     if (part == Part::kActivations && composition.recomputed > 0)
       text +=
           fmt::format(", of it recomputed in backward {}", readable_size(composition.recomputed));
@@ -658,7 +680,7 @@ std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
   marked.called_from.clear();
   marked.module = with_mark(row.module);
   std::string made_by = producer(marked);
-  if (row.checkpointed && part.part == Part::kActivations) made_by += " held for a checkpoint";
+  if (row.checkpointed && part.part == Part::kActivations) made_by += ", a checkpoint's input";
   take_number_out(group, row.module, made_by.empty() ? "made outside operators" : made_by);
   return "made " + made_by + '\n' + group.shape + '\n' + group.dtype;
 }
@@ -975,6 +997,7 @@ Told tell_of(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu
     told.head.push_back("  without a name or a layer: " + readable_size(composition.nameless));
   add_cause(told.head, unused_graph_text(run, device));
   add_cause(told.head, rounds_text(run, device));
+  add_cause(told.head, recurring_text(run, device));
   add_cause(told.head, cache_text(run, device));
   add_cause(told.head, held_at_peak_text(run, device));
   const std::vector<Group> groups = groups_of(device.peak, device);

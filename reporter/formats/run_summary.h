@@ -41,9 +41,10 @@ struct CacheAtPeak {
   int64_t piece_bytes = 0;  // free beside what is in use
   int64_t pieces = 0;
   int64_t largest_piece = 0;
-  // Free in private pools, of CUDA graphs, and in none of the figures above.
+  // Free in private pools, of CUDA graphs and torch.cuda.MemPool, and in none of the figures above.
   int64_t private_bytes = 0;
   std::vector<CacheOfStream> streams;  // the largest first, four at most
+  int64_t more_streams = 0, more_stream_bytes = 0;
 };
 
 struct RunOfDevice {
@@ -95,7 +96,8 @@ struct RunReport {
   bool is_python = false;
   bool ran_backward = false;  // a backward pass, at least
   int64_t steps = 0;
-  int64_t baseline_step = 0;  // 0: none
+  int64_t baseline_step = 0;    // 0: none
+  uint64_t newest_storage = 0;  // about the highest id of a storage so far; 0: not known
   std::vector<RunOfDevice> devices;
   std::optional<ZeroReads> reads;
   // NVIDIA's own libraries on a virtual GPU, with their releases; empty: stand-ins, or a real GPU.

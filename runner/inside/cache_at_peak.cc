@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kDevices = 128;
 constexpr size_t kMaxStreams = 4;
-constexpr size_t kOfCache = 8;
+constexpr size_t kOfCache = 10;
 constexpr size_t kOfStream = 4;
 constexpr size_t kFigures = kOfCache + kMaxStreams * kOfStream;
 
@@ -64,15 +64,19 @@ CacheAtPeak cache_in(const DeviceBlocks& blocks) {
     cache.streams.push_back({place.first, place.second, bytes});
   std::stable_sort(cache.streams.begin(), cache.streams.end(),
                    [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
-  if (cache.streams.size() > kMaxStreams) cache.streams.resize(kMaxStreams);
+  for (; cache.streams.size() > kMaxStreams; cache.streams.pop_back()) {
+    ++cache.more_streams;
+    cache.more_stream_bytes += cache.streams.back().bytes;
+  }
   return cache;
 }
 
 // A look that another thread's overlaps may mix their figures: both are of the same growth.
 void store(SeenCache& seen, const CacheAtPeak& cache) noexcept {
   std::array<int64_t, kFigures> figures = {
-      cache.reserved_bytes, cache.allocated_bytes, cache.whole_bytes,   cache.whole_segments,
-      cache.piece_bytes,    cache.pieces,          cache.largest_piece, cache.private_bytes};
+      cache.reserved_bytes, cache.allocated_bytes,  cache.whole_bytes,   cache.whole_segments,
+      cache.piece_bytes,    cache.pieces,           cache.largest_piece, cache.private_bytes,
+      cache.more_streams,   cache.more_stream_bytes};
   for (size_t i = 0; i < cache.streams.size(); ++i) {
     const CacheOfStream& one = cache.streams[i];
     const std::array<int64_t, kOfStream> its = {static_cast<int64_t>(one.stream),
@@ -120,6 +124,8 @@ std::optional<CacheAtPeak> cache_at_peak(c10::Device device) {
   cache.pieces = figure(5);
   cache.largest_piece = figure(6);
   cache.private_bytes = figure(7);
+  cache.more_streams = figure(8);
+  cache.more_stream_bytes = figure(9);
   for (size_t i = 0; i < kMaxStreams; ++i) {
     const size_t first = kOfCache + i * kOfStream;
     if (figure(first + 3) == 0) break;

@@ -1,6 +1,7 @@
 #pragma once
 
-// Tensors that activation checkpointing keeps, to compute what follows again within backward.
+// Tensors that activation checkpointing was given to keep, to compute what follows again within
+// backward. When that has come is not known.
 
 #include <ATen/core/Tensor.h>
 

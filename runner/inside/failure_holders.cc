@@ -110,7 +110,7 @@ void note_failure() noexcept {
     std::string text;
     if (failures.load() > 1) {
       Report report = MemReporter().collect();
-      add_holders_to(report);
+      add_holders_to({&report});
       for (const DeviceReport& device : report.devices) text += held_text(device);
     }
     const std::lock_guard<ForkSafeMutex> hold(noted_holders().lock);

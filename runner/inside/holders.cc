@@ -5,9 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -15,6 +19,7 @@
 #include "graph/saved_tensors.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
+#include "registry/step_history.h"
 #include "reporter/formats/run_summary.h"
 #include "reporter/mem_reporter.h"
 #include "runner/inside/kept_results.h"
@@ -31,7 +36,7 @@ constexpr size_t kEachAlike = 3;
 constexpr size_t kMaxNodes = 200'000;
 constexpr size_t kMaxAdvice = 3;
 // How add_kept_results() begins, and what the advice says of it.
-constexpr const char* kCycleOfNodes = "a cycle: ";
+constexpr std::string_view kCycleOfNodes = "a cycle: ";
 constexpr const char* kCycleOfNodesAdvice =
     "what ctx->saved_data has by ctx->save_for_backward(): a result there closes a cycle, which "
     "nothing frees";
@@ -89,6 +94,7 @@ struct Holders {
   ForkSafeMutex lock;
   HeldById all;  // guarded by it
   std::atomic<bool> looked_up{false}, wanted{false};
+  std::atomic<uint64_t> newest_storage{0};
 };
 
 Holders& holders() {
@@ -251,6 +257,31 @@ HeldById held_now() {
   return holders().all;
 }
 
+// Returns `aten::mul at gate.cc:14` of `a cycle: aten::mul at gate.cc:14 -> its graph ->
+// NODE.SLOT`, and of `NODE.SLOT in a cycle of aten::mul at gate.cc:14`; empty: it is neither.
+std::string_view cycle_of(std::string_view held_by) {
+  constexpr std::string_view kInCycle = " in a cycle of ";
+  if (held_by.rfind(kCycleOfNodes, 0) == 0) {
+    held_by.remove_prefix(kCycleOfNodes.size());
+    return held_by.substr(0, held_by.find(" -> "));
+  }
+  const size_t in_cycle = held_by.find(kInCycle);
+  if (in_cycle == std::string_view::npos) return "";
+  held_by.remove_prefix(in_cycle + kInCycle.size());
+  return held_by.substr(0, held_by.find(", "));
+}
+
+// Returns the results that ctx->saved_data holds of its own function.
+std::set<std::string, std::less<>> cycles_of_saved_data(const DeviceReport& device) {
+  std::set<std::string, std::less<>> cycles;
+  for (const ReportRow& row : device.rows) {
+    const bool is_one = row.held_by.rfind(kCycleOfNodes, 0) == 0;
+    if (is_one && row.held_by.find(".saved_data") != std::string::npos)
+      cycles.emplace(cycle_of(row.held_by));
+  }
+  return cycles;
+}
+
 std::string advice_text(HeldBy how, const std::string& about, int64_t bytes, int64_t parts) {
   const std::string size = readable_size(bytes);
   if (parts > 1)
@@ -282,6 +313,7 @@ int begin_search() noexcept {
   try {
     search().reset();
     if (!holders().wanted.load()) return 0;
+    holders().newest_storage.store(newest_storage_so_far());
     const Report report = MemReporter().collect();
     Search begun;
     std::vector<const ReportRow*> rows;
@@ -380,14 +412,29 @@ void forget_holders() noexcept {
 
 bool looked_up_holders() noexcept { return holders().looked_up.load(); }
 
-void add_holders_to(Report& report) {
+uint64_t newest_storage_at_search() noexcept { return holders().newest_storage.load(); }
+
+void add_holders_to(std::initializer_list<Report*> reports) {
+  std::unordered_map<uint64_t, const std::string*> lines;
+  for (const Report* const report : reports) {
+    for (const DeviceReport& device : report->devices) {
+      for (const ReportRow& row : device.rows) {
+        if (row.storage_id != 0 && !row.where.empty()) lines.emplace(row.storage_id, &row.where);
+      }
+    }
+  }
   HoldersById by_id = texts_of(held_now());
-  add_kept_results(by_id);
-  for (DeviceReport& device : report.devices) {
-    for (ReportRow& row : device.rows) {
-      const auto found = by_id.find(row.storage_id);
-      if (row.anonymous && row.storage_id != 0 && found != by_id.end())
-        row.held_by = text_of(found->second);
+  add_kept_results(by_id, [&lines](uint64_t storage) {
+    const auto line = lines.find(storage);
+    return line == lines.end() ? std::string() : *line->second;
+  });
+  for (Report* const report : reports) {
+    for (DeviceReport& device : report->devices) {
+      for (ReportRow& row : device.rows) {
+        const auto found = by_id.find(row.storage_id);
+        if (row.anonymous && row.storage_id != 0 && found != by_id.end())
+          row.held_by = text_of(found->second);
+      }
     }
   }
 }
@@ -399,6 +446,7 @@ std::vector<std::string> advice_on_holders(const DeviceReport& device) {
     std::string about;
   };
   const HeldById held = held_now();
+  const std::set<std::string, std::less<>> cycles = cycles_of_saved_data(device);
   std::map<std::string, Cause> causes;
   const auto add = [&causes](HeldBy how, const std::string& about, int64_t bytes) -> Cause& {
     Cause& cause = causes[std::to_string(static_cast<int>(how)) + about];
@@ -411,7 +459,7 @@ std::vector<std::string> advice_on_holders(const DeviceReport& device) {
     const auto found = held.find(row.storage_id);
     if (!row.anonymous || row.storage_id == 0) continue;
     if (found == held.end()) {
-      if (row.held_by.rfind(kCycleOfNodes, 0) == 0)
+      if (cycles.count(cycle_of(row.held_by)) > 0)
         add(HeldBy::kCycle, kCycleOfNodesAdvice, row.nbytes.value_or(0));
       continue;
     }

@@ -21,7 +21,6 @@
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/libtorch/tensors_of.h"
 #include "registry/registry.h"
-#include "registry/stacks.h"
 
 namespace memledger::inside {
 namespace {
@@ -32,7 +31,7 @@ constexpr size_t kMaxResults = 16384;
 constexpr size_t kMaxHolders = 65536;
 constexpr uint64_t kMaxWithoutStep = 50000;  // operators of a program that takes no step
 constexpr uint64_t kFirstSteps = 4;
-constexpr size_t kMaxGraphsAtEnd = 1024;  // of a report, which looks lines up, too
+constexpr size_t kMaxGraphsAtEnd = 1024;  // of a report
 
 struct Result {
   WeakTensor tensor{c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
@@ -190,7 +189,6 @@ struct Kept {
   at::Tensor tensor;
   std::string what;  // aten::sum [step 2]
   uint64_t order = 0;
-  uint64_t storage = 0;
 };
 
 // Returns the results that were made before the step `now`, the newest first; none on a thread
@@ -215,21 +213,7 @@ std::vector<Kept> results_before(uint64_t now) {
   }
   std::sort(kept.begin(), kept.end(),
             [](const Kept& a, const Kept& b) { return a.order > b.order; });
-  for (Kept& one : kept) one.storage = Registry::global().storage_id(one.tensor);
   return kept;
-}
-
-// Adds the line that made each, where one is known.
-void add_lines(std::vector<Kept>& kept) {
-  if (kept.empty()) return;
-  const Snapshot now = Registry::global().snapshot();
-  for (Kept& one : kept) {
-    const StorageInfo* const storage = one.storage == 0 ? nullptr : now.find(one.storage);
-    if (storage == nullptr || storage->stack == 0) continue;
-    const std::string place = to_string(program_frame(storage->stack));
-    // Without the function, which may have a name of hundreds of characters.
-    if (!place.empty()) one.what += " at " + place.substr(0, place.find(' '));
-  }
 }
 
 void append(HoldersById& holders, HoldersById more) {
@@ -247,44 +231,73 @@ int64_t count_of(const SavedCounts& counts, const at::Tensor& tensor) {
 // Walks the graphs of results, the newest first, until enough of them are walked or it is late.
 class Walk {
  public:
-  explicit Walk(size_t max_graphs) : max_graphs_(max_graphs) {}
+  // The time begins here.
+  Walk(size_t max_graphs, const LineOfStorage& line_of)
+      : max_graphs_(max_graphs), line_of_(line_of) {}
 
-  void add(const Kept& one) {
+  // Returns false once it stops: graphs that go unwalked may be all that holds what is older.
+  bool add(const Kept& one) {
+    if (std::chrono::steady_clock::now() >= end_) return false;
     // A newer graph holds it, and nothing else does.
-    const int64_t references =
-        static_cast<int64_t>(one.tensor.use_count()) - 1 - count_of(saved_, one.tensor);
-    if (references <= 0) return;
-    if (one.tensor.grad_fn() == nullptr) {
-      add_reference(one, references);
-      return;
+    const int64_t uses = static_cast<int64_t>(one.tensor.use_count()) - 1;
+    const int64_t references = uses - count_of(saved_, one.tensor);
+    if (references <= 0) return true;
+    const bool has_graph = one.tensor.grad_fn() != nullptr;
+    if (has_graph && graphs_ == max_graphs_) return false;
+    const Named named = name(one);
+    if (!has_graph) {
+      used_.push_back({&one.tensor, named, uses});
+      return true;
     }
     // Its own graph may be all that holds it.
-    if (graphs_ == max_graphs_ || std::chrono::steady_clock::now() >= end_) return;
     ++graphs_;
     SavedCounts own;
     HoldersById in_graph;
-    add_graph(in_graph, one.tensor, one.what, &own);
+    add_graph(in_graph, one.tensor, named.what, &own);
     if (count_of(saved_, one.tensor) == 0 && count_of(own, one.tensor) >= references) {
-      add_cycle(one, std::move(in_graph));
+      add_cycle(named, std::move(in_graph));
     } else {
-      add_reference(one, references);
+      used_.push_back({&one.tensor, named, uses});
       append(held_, std::move(in_graph));
     }
     for (const auto& [tensor, count] : own) saved_[tensor] += count;
+    return true;
   }
-  HoldersById take() { return std::move(held_); }
+  // Call it while what was added lives.
+  HoldersById take() {
+    // A custom function may have saved what was made after its result.
+    for (const Used& one : used_) add_reference(one.name, one.uses - count_of(saved_, *one.tensor));
+    return std::move(held_);
+  }
 
  private:
   static constexpr std::chrono::milliseconds kMaxTime{200};
 
-  void add_reference(const Kept& one, int64_t references) {
-    if (one.storage == 0) return;
-    held_[one.storage].push_back("the program (" + std::to_string(references) +
-                                 (references == 1 ? " reference" : " references") + " to " +
-                                 one.what + ")");
+  struct Named {
+    uint64_t storage = 0;
+    std::string what;  // aten::sum [step 2] at train.cc:88
+  };
+  struct Used {
+    const at::Tensor* tensor = nullptr;
+    Named name;
+    int64_t uses = 0;  // of anybody
+  };
+  Named name(const Kept& one) const {
+    Named named{Registry::global().storage_id(one.tensor), one.what};
+    const std::string line = named.storage == 0 || !line_of_ ? "" : line_of_(named.storage);
+    // Without the function, which may have a name of hundreds of characters.
+    if (!line.empty()) named.what += " at " + line.substr(0, line.find(' '));
+    return named;
+  }
+  void add_reference(const Named& one, int64_t references) {
+    if (one.storage == 0 || references <= 0) return;
+    std::vector<std::string>& holders = held_[one.storage];
+    holders.insert(holders.begin(), "the program (" + std::to_string(references) +
+                                        (references == 1 ? " reference" : " references") + " to " +
+                                        one.what + ")");
   }
   // The program reaches none of it any more.
-  void add_cycle(const Kept& one, HoldersById in_graph) {
+  void add_cycle(const Named& one, HoldersById in_graph) {
     if (const auto own = in_graph.find(one.storage); own != in_graph.end()) {
       const std::string slot = own->second.front().substr(0, own->second.front().find(" in the "));
       held_[one.storage].push_back("a cycle: " + one.what + " -> its graph -> " + slot);
@@ -298,29 +311,27 @@ class Walk {
   }
 
   const size_t max_graphs_;
+  const LineOfStorage& line_of_;
   const std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + kMaxTime;
   HoldersById held_;
   SavedCounts saved_;  // by all graphs so far
+  std::vector<Used> used_;
   size_t graphs_ = 0;
 };
 
-// Returns what the results hold that were made before the step `now`.
-HoldersById held_before(uint64_t now, size_t max_graphs) {
-  std::vector<Kept> kept = results_before(now);
-  // To look lines up may take longer than a step.
-  if (max_graphs == kMaxGraphsAtEnd) add_lines(kept);
-  Walk walk(max_graphs);
-  for (const Kept& one : kept) walk.add(one);
-  return walk.take();
-}
-
-// Returns it without running the program's code for longer than the walk takes.
-HoldersById walk(uint64_t now, size_t max_graphs) {
+// Returns what the results hold that were made before the step `now`, without running the program's
+// code for longer than the walk takes. `line_of` may be empty.
+HoldersById walk(uint64_t now, size_t max_graphs, const LineOfStorage& line_of) {
   is_walking = true;
   struct Back {
     ~Back() { is_walking = false; }
   } const back;
-  return held_before(now, max_graphs);
+  Walk walk(max_graphs, line_of);
+  const std::vector<Kept> kept = results_before(now);
+  for (const Kept& one : kept) {
+    if (!walk.add(one)) break;
+  }
+  return walk.take();
 }
 
 bool is_power_of_two(uint64_t number) { return (number & (number - 1)) == 0; }
@@ -375,7 +386,7 @@ void note_end_of_step() noexcept {
     }
     if (changes) tell_whether_looking(results);
     if (!is_due || step == 1) return;
-    HoldersById held = walk(step, kMaxGraphs);
+    HoldersById held = walk(step, kMaxGraphs, {});
     const std::lock_guard<ForkSafeMutex> hold(results.lock);
     if (results.held.size() > kMaxHolders) results.held.clear();
     for (auto& [id, names] : held) results.held[id] = std::move(names);
@@ -384,8 +395,8 @@ void note_end_of_step() noexcept {
   }
 }
 
-void add_kept_results(HoldersById& holders) {
-  HoldersById all = walk(UINT64_MAX, kMaxGraphsAtEnd);
+void add_kept_results(HoldersById& holders, const LineOfStorage& line_of) {
+  HoldersById all = walk(UINT64_MAX, kMaxGraphsAtEnd, line_of);
   {
     Results& results = inside::results();
     const std::lock_guard<ForkSafeMutex> hold(results.lock);

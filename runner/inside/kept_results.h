@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -20,6 +21,9 @@ namespace memledger::inside {
 // What keeps a storage, by StorageInfo::id: `MulBackward0.self in the graph of aten::sum [step 2]`,
 // or, where a result's own graph alone holds it, `a cycle: aten::mul -> its graph -> NODE.SLOT`.
 using HoldersById = std::unordered_map<uint64_t, std::vector<std::string>>;
+
+// Returns the line that made a storage, `/home/me/train.cc:88 main`; empty: not known.
+using LineOfStorage = std::function<std::string(uint64_t)>;
 
 // How often graphs hold a tensor, by its address.
 using SavedCounts = std::unordered_map<uintptr_t, int64_t>;
@@ -40,7 +44,7 @@ void look_at_results() noexcept;
 void note_end_of_step() noexcept;
 
 // Adds what kept results held when a step ended, and what they hold now if the calling thread is
-// the one that trains. Throws std::bad_alloc.
-void add_kept_results(HoldersById& holders);
+// the one that trains: from the newest on, until the time is over. Throws std::bad_alloc.
+void add_kept_results(HoldersById& holders, const LineOfStorage& line_of);
 
 }  // namespace memledger::inside

@@ -461,16 +461,17 @@ def begin():
             "AlignDevicesHook",
             lambda kind: tell_after(kind, "init_hook", lambda self, arguments, result: scan(arguments[0], set())),
         ),
-        # Activation checkpointing, of both kinds: they save all tensors that they are given.
+        # Activation checkpointing, of both kinds: they save all tensors that they are given, if
+        # there will be a backward pass. In the methods grad mode is off; ctx knows.
         (
             "torch.utils.checkpoint",
             "CheckpointFunction",
-            lambda kind: note_inputs(kind, "forward", lambda ctx, function, preserve, *inputs: inputs),
+            lambda kind: note_inputs(kind, "forward", lambda ctx, function, preserve, *inputs: inputs if ctx.next_functions else ()),
         ),
         (
             "torch.utils.checkpoint",
             "_NoopSaveInputs",
-            lambda kind: note_inputs(kind, "setup_context", lambda ctx, inputs, output: inputs),
+            lambda kind: note_inputs(kind, "setup_context", lambda ctx, inputs, output: inputs if ctx.next_functions else ()),
         ),
     ]
     tell_after(

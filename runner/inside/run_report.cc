@@ -202,6 +202,7 @@ class CollectedRun {
   std::vector<std::string> command;
   std::optional<double> seconds;
   std::string failures;
+  int64_t own_bytes = 0;  // see own_bytes()
   StepHistory steps;
   Report peaks, last, end;
   RunReport run;
@@ -288,6 +289,13 @@ int64_t own_bytes(pid_t process) {
   return (resident - of_files) * sysconf(_SC_PAGESIZE);
 }
 
+// Returns it without memledger's table of storages on the CPU (docs/performance.md).
+int64_t own_bytes_without_table(pid_t process) {
+  constexpr int64_t kOfStorage = 146;
+  const int64_t storages = Registry::global().counters(c10::kCPU).peak_count;
+  return std::max<int64_t>(own_bytes(process) - kOfStorage * storages, 0);
+}
+
 // Says what grew in a C++ program on the CPU without being tensors.
 std::string outside_note(const CollectedRun& run) {
   constexpr int64_t kLeastGrowth = int64_t{128} << 20;
@@ -297,11 +305,12 @@ std::string outside_note(const CollectedRun& run) {
       !run.run.devices.front().peak.device.is_cpu())
     return "";
   const int64_t tensors = run.run.devices.front().peak.total_bytes;
-  const int64_t now = own_bytes(run.process.process);
+  const int64_t now = run.own_bytes;
   if (now - before < std::max(kLeastGrowth, kTimesTensors * tensors)) return "";
   return fmt::format(
-      "outside LibTorch's allocator: the process has {} for itself, {} when LibTorch was loaded, "
-      "and its tensors took {} at their peak; the rest is of libraries (oneDNN keeps what it has "
+      "outside LibTorch's allocator: the process uses {} of its own memory, {} of it already when "
+      "LibTorch had loaded, and its tensors took {} at their peak; the rest is of libraries "
+      "(oneDNN keeps what it has "
       "made for each shape), of malloc, or the program's own\n",
       readable_size(now), readable_size(before), readable_size(tensors));
 }
@@ -379,13 +388,16 @@ void collect(CollectedRun& all, const ReportOptions& options) {
   all.command = command_of(all.process.process);
   all.seconds = seconds_of(all.process.process);
   all.failures = failures_text();
+  // Reports take memory and ids.
+  all.own_bytes = own_bytes_without_table(all.process.process);
+  all.run.newest_storage =
+      looked_up_holders() ? newest_storage_at_search() : newest_storage_so_far();
   all.steps = step_history();
   const MemReporter reporter;
   all.end = reporter.collect(options);
   all.peaks = peaks_of(reporter, all.end, options);
   all.last = reporter.collect_at(all.steps.last, options);
-  add_holders_to(all.end);
-  add_holders_to(all.last);
+  add_holders_to({&all.end, &all.last});
   Report baseline = reporter.collect_at(all.steps.baseline, options);
   name_workspaces({&all.peaks, &all.last, &baseline});
   for (Report* const report : {&all.peaks, &all.last, &baseline, &all.end})

@@ -66,6 +66,9 @@ class Runner:
         arguments = (case.fixed if is_fixed else case.arguments) + (() if self.is_full else case.quick)
         screen, wrong, seconds = self.screen(case, arguments)
         source = self.source(case)
+        # Where nothing is printed, nothing wrong is.
+        if not re.search(r"^(cpu|cuda:0).* peak ", screen, re.M):
+            wrong.append("there is no report")
         for pattern in () if is_fixed else case.says:
             if not re.search(filled_in(pattern, source), screen, re.M):
                 wrong.append(f"no line is /{filled_in(pattern, source)}/")

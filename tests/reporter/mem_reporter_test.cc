@@ -599,6 +599,21 @@ TEST_SUITE("odd tensors") {
                         [](const ReportRow& row) { return row.name == "net.weight.grad"; }) <= 1);
   }
 
+  TEST_CASE("whether a parameter that has trained was frozen at the peak is not known") {
+    torch::nn::Linear trained(64, 64), frozen(64, 64);
+    for (auto& parameter : frozen->parameters()) parameter.requires_grad_(false);
+    MemReporter reporter;
+    reporter.add_module("trained", *trained).add_module("frozen", *frozen);
+    Registry::global().reset_peak(at::kCPU);
+    frozen(trained(torch::ones({512, 64}))).sum().backward();
+    for (auto& parameter : trained->parameters()) parameter.requires_grad_(false);
+    const Report peak = reporter.collect_peak(at::kCPU), now = reporter.collect();
+    REQUIRE(find_row(peak, "trained.weight") != nullptr);
+    CHECK(!find_row(peak, "trained.weight")->requires_grad.has_value());
+    CHECK(find_row(peak, "frozen.weight")->requires_grad == false);
+    CHECK(find_row(now, "trained.weight")->requires_grad == false);
+  }
+
   TEST_CASE("no memory lies behind a meta tensor: 0 bytes, and what it would be") {
     const auto meta = torch::empty({1024, 1024}, torch::kMeta);
     const auto view = meta.view({-1});

@@ -58,6 +58,8 @@ class Training {
     return add(row, bytes);
   }
 
+  ReportRow& peak_row(uint64_t id) { return peak_.rows[id - 1]; }
+
   RunReport run() const {
     RunReport run;
     run.title = "train.py ended (0) after 12.3 s";
@@ -189,19 +191,24 @@ TEST_CASE("what checkpointing holds is an activation, and so is a layer's result
   data.checkpointed = true;  // stays an input
   const std::string text = run_summary(training.run(), 40);
   CHECK(contains(on_one_line(text),
-                 "inputs 8.00M, activations 108.00M, of it held for checkpoints 6.00M ("));
-  CHECK(contains(text, "aten::add [input of h.0] held for a checkpoint\n"));
+                 "inputs 8.00M, activations 108.00M, of it inputs of checkpoints 6.00M ("));
+  CHECK(contains(text, "aten::add [input of h.0], a checkpoint's input\n"));
   CHECK(!is_in(text, "leaves"));
 }
 
 TEST_CASE("caches of keys and values are named where the program calls them so") {
   Training training;
   training.named("layers.0.attention.k_cache", Role::kBuffer, "layers.0.attention", 6 * kMiB);
-  training.anonymous("aten::cat", Phase::kOther, 3 * kMiB).held_by = "past_key_values[0][1]";
+  ReportRow held = training.anonymous("aten::cat", Phase::kOther, 3 * kMiB);
   training.named("mask_cache", Role::kBuffer, "layers.0.attention", 7 * kMiB);
-  training.anonymous("aten::cat", Phase::kForward, 2 * kMiB).held_by =
-      "Saved.self in the graph of past_key_values[0]";
-  CHECK(contains(on_one_line(run_summary(training.run(), 40)), "buffers 7.00M, KV caches 9.00M, "));
+  ReportRow saved = training.anonymous("aten::cat", Phase::kForward, 2 * kMiB);
+  RunReport run = training.run();
+  CHECK(contains(on_one_line(run_summary(run, 40)), "buffers 7.00M, KV caches 6.00M, "));
+  // Who holds what is known of the end.
+  held.held_by = "past_key_values[0][1]";
+  saved.held_by = "Saved.self in the graph of past_key_values[0]";
+  run.devices[0].end->rows = {held, saved};
+  CHECK(contains(on_one_line(run_summary(run, 40)), "buffers 7.00M, KV caches 9.00M, "));
 }
 
 TEST_CASE("names that differ look different when they are cut") {
@@ -223,8 +230,9 @@ TEST_CASE("beside a library's line the user's own is shown") {
   CHECK(contains(run_summary(training.run(), 40),
                  "aten::embedding [forward] at utils.py:3236, from train.py:88\n"));
   row.op = "aten::mm";
-  CHECK(contains(run_summary(training.run(), 40),
-                 " at utils.py:3236 training_step, from train.py:88 main\n"));
+  RunReport run = training.run();
+  run.devices[0].peak.peak_maker = row.storage_id;
+  CHECK(contains(run_summary(run, 40), " at utils.py:3236 training_step, from train.py:88 main\n"));
 }
 
 TEST_CASE("rows whose lines were not sampled are of the only line of their kind") {
@@ -273,12 +281,13 @@ TEST_CASE("many layers are told by the module that they are in, one that differs
   activation("back.layer2.3.conv1", 200);
   CHECK(contains(on_one_line(run_summary(training.run(), 40)),
                  "activations 488.00M (back.layer2.3 200.00M, h.0 … 11: 8.00M each, "
-                 "back.layer3.* 93.00M (3 of 30.00M to 32.00M), back.layer2.* 63.00M (3 of 20.00M "
-                 "to 22.00M), back.layer1.* 33.00M (3 of 10.00M to 12.00M), head 3.00M)"));
+                 "back.layer3.* 93.00M (3 layers, 30.00M to 32.00M each), back.layer2.* 63.00M "
+                 "(3 layers, 20.00M to 22.00M each), back.layer1.* 33.00M (3 layers, 10.00M to "
+                 "12.00M each), head 3.00M)"));
   add_stage(4);
   CHECK(contains(on_one_line(run_summary(training.run(), 40)),
-                 "activations 611.00M (back.* 312.00M (4 of 33.00M to 123.00M), back.layer2.3 "
-                 "200.00M, h.0 … 11: 8.00M each, head 3.00M)"));
+                 "activations 611.00M (back.* 312.00M (4 modules, 33.00M to 123.00M each), "
+                 "back.layer2.3 200.00M, h.0 … 11: 8.00M each, head 3.00M)"));
   for (const char* const layer : {"a", "b", "c"}) activation(layer, 1);
   CHECK(contains(on_one_line(run_summary(training.run(), 40)), ", 1 more 1.00M)"));
 }
@@ -301,16 +310,18 @@ TEST_CASE("inputs come from outside, what is computed of them without a layer do
   CHECK(contains(text, "parameters 64.00M bfloat16, "));
 }
 
-TEST_CASE("the moment is that of the row that made the peak, whose number others may exceed") {
+TEST_CASE("the moment is that of the row that made the peak; none where that is not known") {
   Training training;
   ReportRow& row = training.anonymous("aten::conv2d", Phase::kBackward, kMiB);
   row.module = "conv";
   const uint64_t maker = row.storage_id;
   training.anonymous("aten::fill_", Phase::kForward, kMiB);
   RunReport run = training.run();
-  CHECK(contains(run_summary(run, 40), "at step 2, forward, by aten::fill_\n"));
+  CHECK(contains(run_summary(run, 40), "of 80.00G, at step 2\n"));
   run.devices[0].peak.peak_maker = maker;
   CHECK(contains(run_summary(run, 40), "at step 2, backward of conv, by aten::conv2d\n"));
+  run.devices[0].peak.peak_maker = maker + 100;  // its row was lost
+  CHECK(contains(run_summary(run, 40), "of 80.00G, at step 2\n"));
 }
 
 TEST_CASE("rows that are one thing are one line, with dtype and place") {
@@ -452,6 +463,14 @@ TEST_CASE("a graph that nobody ran backward is told with its first line and the 
                  "forward: if it need not be,\n    put torch::NoGradGuard there\n"));
   run.is_python = true;
   CHECK(contains(run_summary(run, 40), "put torch.no_grad() there"));
+  for (ReportRow& row : run.devices[0].peak.rows) {
+    if (row.where.empty()) continue;
+    row.where = "/lib/nn.h:5 at::Tensor nn::run<float>(int)";
+    row.called_from = "/home/me/serve.cc:11 int serve<int>(int)";
+  }
+  CHECK(contains(on_one_line(run_summary(run, 40)),
+                 "first at nn.h:5 nn::run, from serve.cc:11 serve: if it need not be, put "
+                 "torch.no_grad() at serve.cc:11 serve "));
   // A signal may have come just before the pass.
   run.is_partial = run.ran_backward = true;
   CHECK(!is_in(run_summary(run, 40), "run backward"));
@@ -494,7 +513,7 @@ TEST_CASE("rounds of the same operators tell what each has left") {
     row.operator_run = static_cast<uint32_t>(i * i + 1);
   }
   CHECK(!is_in(run_summary(with_end(odd), 40), "rounds"));
-  CHECK(!is_in(run_summary(with_end(odd), 40), "again"));
+  CHECK(!is_in(run_summary(with_end(odd), 40), "throughout"));
   // At odd distances, of other sizes, but all the time.
   Training recurring = rounds_of_operators(0, false);
   for (size_t i = 0; i < 20; ++i) {
@@ -503,9 +522,19 @@ TEST_CASE("rounds of the same operators tell what each has left") {
     row.operator_run = static_cast<uint32_t>(i * i + 1);
     for (int other = 0; other < 2; ++other) recurring.anonymous("aten::mm", Phase::kOther, 1);
   }
-  CHECK(contains(run_summary(with_end(recurring), 40),
-                 "  left again and again, 20 times, 10.00M to 12.00M each, 219.00M in all: "
-                 "(5767168,) bfloat16 Gate [forward]"));
+  RunReport recurred = with_end(recurring);
+  CHECK(!is_in(run_summary(recurred, 40), "throughout"));  // not known how many were born
+  recurred.newest_storage = recurred.devices[0].end->rows.back().storage_id;
+  CHECK(contains(on_one_line(run_summary(recurred, 40)),
+                 "  20 tensors of one kind stayed alive, 10.00M to 12.00M each, 219.00M in all, "
+                 "made throughout the run: (5767168,) bfloat16 Gate [forward]"));
+  // It hides no rounds of the peak.
+  recurred.devices[0].peak = rounds_of_operators(9, true).run().devices[0].peak;
+  CHECK(contains(run_summary(recurred, 40), "  at the peak each of 9 rounds of 4 operators left"));
+  CHECK(is_in(run_summary(recurred, 40), "throughout"));
+  // Among a model's weights the newest is far older than the newest storage.
+  recurred.newest_storage *= 2;
+  CHECK(!is_in(run_summary(recurred, 40), "throughout"));
   // Two of ten distances are others.
   Training irregular = rounds_of_operators(11, false);
   for (const uint32_t run : {60, 70}) {
@@ -515,8 +544,8 @@ TEST_CASE("rounds of the same operators tell what each has left") {
     row.operator_run = run;
   }
   CHECK(contains(on_one_line(run_summary(with_end(irregular), 40)),
-                 "  13 rounds left 520.00M, each 40.00M, 10 of 12 came 4 operators after the one "
-                 "before: (20971520,) bfloat16 Gate"));
+                 "  13 times 40.00M stayed, 520.00M in all, mostly (10 of 12) 4 operators apart: "
+                 "(20971520,) bfloat16 Gate"));
   // At a peak only what waits for a backward pass counts: the rest may be one pass of layers.
   RunReport peak = with_end(rounds_of_operators(9, true));
   peak.devices[0].end.reset();
@@ -524,6 +553,26 @@ TEST_CASE("rounds of the same operators tell what each has left") {
   peak = with_end(rounds_of_operators(9, false));
   peak.devices[0].end.reset();
   CHECK(!is_in(run_summary(peak, 40), "rounds"));
+}
+
+TEST_CASE("what of the peak is held at the end is told by the holder, and its line") {
+  Training training;
+  ReportRow held = training.anonymous("aten::mul", Phase::kForward, 128 * kMiB);
+  training.peak_row(held.storage_id).where = "/home/me/train.cc:7 at::Tensor Net::run<float>(int)";
+  const auto text_of = [&](const char* holder) {
+    RunReport run = training.run();
+    held.held_by = holder;
+    run.devices[0].end->rows = {held};
+    run.devices[0].end->total_bytes = *held.nbytes;
+    return on_one_line(run_summary(run, 40));
+  };
+  const std::string_view made =
+      "  of the peak 128.00M, made at train.cc:7 Net::run, is held at the end ";
+  CHECK(contains(text_of("kept[3]"), std::string(made) + "by kept[…] "));
+  CHECK(contains(text_of("MulBackward0.self in the graph of running"),
+                 std::string(made) + "by the graph of running "));
+  CHECK(contains(text_of("MulBackward0.self in a cycle of aten::mul"),
+                 std::string(made) + "by a cycle of aten::mul "));
 }
 
 TEST_CASE("what libraries keep is named, and no row is left of it") {
@@ -576,10 +625,11 @@ TEST_CASE("of the cache it is told for which stream it is, and what lies in priv
   const std::string text = on_one_line(run_summary(run, 40));
   CHECK(contains(text,
                  "had 200.00M free, 120.00M in 2 whole segments that emptyCache() gives "
-                 "back, 80.00M in private pools"));
-  CHECK(contains(text,
-                 "of the free 120.00M for the default stream, 80.00M for stream 0x55 in "
-                 "private pool 0.1"));
+                 "back, 80.00M in private pools (CUDA graphs, torch.cuda.MemPool), of the free "
+                 "120.00M for the default stream, 80.00M for stream 0x55 in private pool 0.1 "));
+  run.devices[0].cache->more_streams = 4;
+  run.devices[0].cache->more_stream_bytes = 256 * kMiB;
+  CHECK(contains(on_one_line(run_summary(run, 40)), " in private pool 0.1, 4 more 256.00M "));
 }
 
 TEST_CASE("pinned memory is told with what rounding adds") {

@@ -174,6 +174,7 @@ struct Gate : torch::autograd::Function<Gate> {
     at::Tensor result = at::sigmoid(x);
     if (closes_cycle) {
       context->saved_data["result"] = result;
+      context->save_for_backward({at::neg(x.narrow(0, 0, 512))});
     } else {
       context->save_for_backward({result});
     }
@@ -191,6 +192,16 @@ void gate(bool closes_cycle) {
   Gate::closes_cycle = closes_cycle;
   const at::Tensor x = at::ones({1024, 1024}, on_cuda()).requires_grad_();
   for (int call = 0; call < 20; ++call) Gate::apply(x);
+}
+
+// Outputs that are kept with their graphs, each of which has saved its input.
+void keep_outputs() {
+  static auto* const net = new torch::nn::Linear(linear(1024, 8));
+  static auto* const outputs = new std::vector<at::Tensor>;
+  for (int call = 0; call < 2000; ++call) {
+    const at::Tensor x = at::ones({64, 1024}, on_cuda());
+    outputs->push_back((*net)->forward(x));
+  }
 }
 
 // Losses that are kept with their graphs, which have saved 4 MiB each.
@@ -232,6 +243,7 @@ int main(int argc, char** argv) {
       {"fixed-checkpoint", [] { train(false); }},
       {"cycle", [] { gate(true); }},
       {"fixed-cycle", [] { gate(false); }},
+      {"outputs", &keep_outputs},
       {"losses", [] { keep_losses(true); }},
       {"fixed-losses", [] { keep_losses(false); }},
       {"pin",

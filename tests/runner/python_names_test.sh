@@ -134,6 +134,16 @@ for mode in checkpointed compiled_parts scripted; do
   run -- "$python" "$program" "$mode"
   check "$mode: exit status" equal "$?" 0
   check "$mode: names" named_rightly cpu
+  [[ "$mode" != checkpointed ]] && continue
+  # Two blocks, each with an input of (8, 32, 64) floats; and one of (3, 32, 64) under no_grad.
+  check "$mode: inputs of checkpoints" python3 -c '
+import json
+report = json.load(open("report.json"))
+at_peak, at_end = (report[moment]["devices"][0]["rows"] for moment in ("peaks", "end"))
+given = [row["bytes"] for row in at_peak if row["checkpointed"]]
+unsaved = [row["checkpointed"] for row in at_end if row["anonymous"] and row["bytes"] == 3 * 32 * 64 * 4]
+assert given and set(given) == {8 * 32 * 64 * 4}, given
+assert unsaved == [False], unsaved'
 done
 # By layer, what networks with checkpoints keep is what they keep without, and what is recomputed.
 run -- "$python" "$program" random_checkpoints

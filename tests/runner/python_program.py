@@ -226,13 +226,17 @@ def mode_replicated(device):
 
 
 def mode_checkpointed(device):
-    """The wrapper's own module has no place in names."""
+    """The wrapper's own module has no place in names. What it is given under no_grad it does not keep."""
+    global unsaved
     from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as checkpoint
 
     model = Model().to(device)
     checkpoint.apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, Block))
     optimizer = torch.optim.AdamW(model.parameters())
     train(model, optimizer, device)
+    with torch.no_grad():
+        unsaved = model.embedding(torch.randint(0, 512, (3, 32), device=device))
+        model.blocks[0](unsaved)
     names = {tensor: name.replace("_checkpoint_wrapped_module.", "") for name, tensor in model.named_parameters()}
     for tensor, name in names.items():
         print(name, "parameter", size_of(tensor))
