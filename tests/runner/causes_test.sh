@@ -75,8 +75,8 @@ is_silent fixed-cycle 'a cycle: '
 says losses '^  not freed at the end: .* held by ExpBackward0\.result in the graph of aten::sum'
 is_silent fixed-losses 'in the graph of'
 # After 1024 graphs the rest is not walked, nor said to be held by the program: 2000 inputs.
-says outputs '^  not freed at the end: .* aten::linear'
-check "outputs: what graphs hold" matches err 'aten::ones \[[^]]*\], held by AddmmBackward0\.mat1 in the graph of aten::linear'
+says outputs '^  not freed at the end: .* aten::addmm'
+check "outputs: what graphs hold" matches err 'aten::ones \[[^]]*\], held by AddmmBackward0\.mat1 in the graph of aten::addmm'
 check "outputs: what is not walked" matches_not err 'held by the program \([0-9]* references? to aten::ones'
 check "keep: the line of what the program keeps" run keep
 check "keep: its line" matches err "held by the program \(1 reference to aten::mul at $(at 'mul(2)')"
