@@ -191,7 +191,7 @@ class Machine {
   bool unmap(uintptr_t address, size_t bytes);
   PhysicalMemory* mapped_at(const void* pointer);
 
-  // Memory that several processes see, where they share devices (virtual_gpu/sharing.cc).
+  // Memory that several processes see, where they share devices (virtual_gpu/machine_sharing.cc).
   bool is_shared() const { return shared_ != nullptr; }
   // All processes that have memory of a device, this one alone where devices are not shared.
   std::vector<SharedDevices::Process> processes(int device);
@@ -213,9 +213,9 @@ class Machine {
   void fill(uintptr_t address, unsigned char value, size_t bytes);
   void forget(uintptr_t address, size_t bytes);
 
-  // The program is one of several ranks, which check each other's sizes by small copies, read back
-  // at once: until the next kernel, which could have written anything, copies are read back as they
-  // are, also without `keep`. Collectives of integers are followed for longer.
+  // Notes that the program is one of several ranks. Ranks check each other's sizes by small copies
+  // that they read back at once. So until the next kernel, which could write anything, copies are
+  // read back unchanged, even without `keep`. Collectives of integers are followed for longer.
   void note_ranks();
   void note_exchange(void* destination, const void* source, size_t bytes, int ranks,
                      ExchangedBytes::Content content);

@@ -64,9 +64,9 @@ uint64_t ctc_v8_workspace_bytes(int64_t steps, int64_t batch, int64_t classes,
 
 uint64_t dropout_states_bytes(const DeviceFacts& device);
 
-// cuFFT's work area for one plan, of signals of which one or both sides are complex: the least, as
-// measured on an H200, and the most, which for lengths with a prime factor above 127 is what
-// NVIDIA's manual says and for others twice what was measured.
+// The least and the most bytes of cuFFT's work area for one plan, whose input, output or both are
+// complex. The least was measured on an H200. The most is what NVIDIA's manual says for lengths
+// with a prime factor above 127, and twice the measured bytes for others.
 struct FftWork {
   uint64_t least_bytes, most_bytes;
 };
