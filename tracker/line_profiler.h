@@ -1,7 +1,7 @@
 #pragma once
 
 // Which line of a function makes the memory grow, without an edit of the program. Needs debug
-// information (-g): without it a function has one row. docs/line_profiler.md explains the figures.
+// information (-g): without it a function has one row. docs/which_line.md explains the figures.
 //
 //   memledger::LineProfiler profiler({"train_step", "Net::forward"});
 //   {

@@ -66,10 +66,11 @@ struct TimelineData {
   std::unordered_map<uint64_t, TimelineName> names;
 };
 
-// Returns the series that a storage's bytes are counted in: the role of its name (`Gradient`); the
-// kind of memory that is no tensor's (`raw block`, `library workspace`, `scratch`); `Parameter` if
-// an operator consumed it as a leaf that requires grad; else `Tensor [forward]`, by the phase of
-// its birth. The first that fits counts.
+// Returns the series that counts a storage's bytes, the first of these that fits:
+// - the role of its name (`Gradient`),
+// - the kind of memory without a tensor (`raw block`, `library workspace`, `scratch`),
+// - `Parameter`, if an operator read it as a leaf that requires grad,
+// - the phase of its birth (`Tensor [forward]`).
 std::string series_of(const Lifetime& life, const TimelineData& data);
 
 // Writes Chrome's trace events as JSON, schema memledger.timeline/2 (docs/formats.md). Each device
