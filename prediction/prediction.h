@@ -164,13 +164,14 @@ struct Prediction {
   // Parameters that the forward pass used and that no step had written to when the program was
   // ended: if they are trained later, it takes more then.
   int64_t unstepped_parameters = 0;
-  // Where little is to spare: how much less memory was enough, too. 0: that was not tried.
+  // If little is to spare: by how much less memory was enough as well. 0: not tried.
   int64_t margin_bytes = 0;
-  bool lacks_margin = false;  // as much less was not shown to be enough, so it is not known
-  // Where sizes that only the device has may differ from one read to the next, and less is to spare
-  // than they can take: how much less was enough for such, too. 0: more is to spare, or it was not.
+  bool lacks_margin = false;  // less was not shown to be enough, so the verdict is kNotKnown
+  // Sizes that only the device knows may differ from one read to the next. If less is to spare than
+  // they can take: by how much less memory was enough even so. 0: enough is to spare, or it was not
+  // shown.
   int64_t varied_margin_bytes = 0;
-  bool lacks_varied_margin = false;  // it was not: it is not known
+  bool lacks_varied_margin = false;  // it was not shown, so the verdict is kNotKnown
   // What pip would install to make the workspaces of convolutions cuDNN's own, which are modelled
   // from what is expected to an upper bound; empty: nothing.
   std::string missing_cudnn;
