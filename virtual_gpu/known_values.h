@@ -67,7 +67,7 @@ __attribute__((visibility("default"))) bool memledger_virtual_gpu_only_waits(con
 
 namespace memledger::virtual_gpu {
 
-// Who was set; does nothing, and knows nothing, before.
+// Returns what was set; before that, functions that do nothing and know nothing.
 const memledger_virtual_gpu_values& known_values();
 
 // Tells of memory that other processes can write to.

@@ -97,7 +97,7 @@ class Machine {
   const Specification& specification() const { return specification_; }
   MemoryInfo memory_info(int device);
   memledger_virtual_gpu_use use(int device);
-  // Begins the peak of use() anew.
+  // Restarts the peak of use().
   void reset_peak(int device);
 
   // All devices, as NVML counts them, also those that CUDA_VISIBLE_DEVICES hides. A hidden one has

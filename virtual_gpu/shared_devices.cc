@@ -212,7 +212,7 @@ bool SharedDevices::attach(std::string* error) {
       *error = path_ + " is not a file of this user's alone: choose another name";
       return false;
     }
-    // Whoever joins or leaves holds it: the last one that leaves removes the file.
+    // A process that joins or leaves holds it: the last one that leaves removes the file.
     if (!lock_file(file.number(), LOCK_EX)) {
       *error = reason(path_.c_str());
       return false;

@@ -68,7 +68,7 @@ ReadPlan nonzero(Inputs inputs, const ReadContext& context) {
   return plan;
 }
 
-// _unique(self, …), _unique2(self, …). Of bools the number of true ones is read.
+// _unique(self, …), _unique2(self, …). For bools the number of true ones is read.
 ReadPlan unique(Inputs inputs, const ReadContext& context) {
   if (inputs.empty() || !is_on_cuda(inputs[0])) return {};
   const at::Tensor& self = inputs[0].toTensor();

@@ -75,7 +75,7 @@ struct Thread {
   size_t unknown_in_last_copy = 0;
 };
 
-// Operators run while a thread ends, too: what they need then is made once more.
+// Operators run while a thread ends, too: what they need then is made again.
 Thread& this_thread() {
   thread_local Thread* thread = nullptr;
   struct Owner {
