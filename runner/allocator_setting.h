@@ -5,7 +5,7 @@
 
 namespace memledger::runner {
 
-// Returns a value of PYTORCH_CUDA_ALLOC_CONF with the options of `added` in place of those of the
+// Returns a value of PYTORCH_CUDA_ALLOC_CONF with the options of `added` instead of those of the
 // same name; the others stay. Lists in brackets are one value.
 std::string with_allocator_setting(std::string_view setting, std::string_view added);
 

@@ -15,7 +15,7 @@ namespace memledger::runner {
 class OutputTail {
  public:
   void add(std::string_view text);
-  // Returns the last lines, at most `lines`. Of very long ones only the end is there.
+  // Returns the last lines, at most `lines`. Very long ones are cut to their end.
   std::string last_lines(int lines) const;
 
  private:

@@ -711,7 +711,7 @@ bool was_short(const Run& run) {
 constexpr Run::End kLow = Run::End::kLow, kHigh = Run::End::kHigh;
 constexpr Run::Addresses kDown = Run::Addresses::kDown, kUp = Run::Addresses::kUp;
 
-// The runs that a request brings. Where this process itself is started anew, it keeps the
+// The runs that a request brings. Where this process itself is started again, it keeps the
 // libraries that it has.
 Case case_of(const DryRunRequest& request, const DryRunnerOptions& options) {
   std::string specification =

@@ -26,7 +26,7 @@ struct FitOptions {
   std::vector<std::string> program;
 };
 
-// Returns the program's words with the value in place of each {}, in arguments of its own, too.
+// Returns the program's words with the value instead of each {}, in arguments of its own, too.
 std::vector<std::string> program_with(const FitOptions& options, int64_t value);
 
 // Returns the arguments that have a {}, those of the program itself first.

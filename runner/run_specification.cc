@@ -19,7 +19,7 @@ using prediction::Run;
 using virtual_gpu::DeviceSpecification;
 using virtual_gpu::Specification;
 
-constexpr uint64_t kNoLimit = uint64_t{1} << 40;  // the most that a virtual GPU can have
+constexpr uint64_t kNoLimit = uint64_t{1} << 40;  // the maximum of a virtual GPU
 constexpr char kNoLimitText[] = ":1024GiB";
 
 std::string options_of(const std::string& specification) {

@@ -155,7 +155,7 @@ int renamed(int result, int from_at, const char* from, int to_at, const char* to
   return checked(result, "rename", from_at, from);
 }
 
-// These functions return an error in place of setting errno.
+// These functions return an error instead of setting errno.
 int checked_error(int error, const char* call, int descriptor) {
   if (error != 0) {
     const KeptErrno kept;

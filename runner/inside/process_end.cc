@@ -436,7 +436,8 @@ void write_or_come_again(int number, const siginfo_t* info, void* context) {
   const auto& state = *static_cast<const ucontext_t*>(context);
   const bool may_go_on = !is_fault(number, info) && number != SIGABRT &&
                          (number == writer.on_demand || may_go_on_from(number, *info, state));
-  // Who writes may need a lock that this thread holds, and would get it never if this one waited.
+  // The writing thread may need a lock that this thread holds, and would never get it if this one
+  // waited.
   auto result = write_at_signal(number, state, may_go_on,
                                 may_go_on ? Turn::IfTaken::kLeave : Turn::IfTaken::kWait);
   if (result == AtSignal::kTaken) {

@@ -145,7 +145,7 @@ void* step(TorchFunction function, const TorchArguments& arguments) {
   const auto [result, optimizer, closure, d, e] = arguments.of;
   void* returned = nullptr;
   {
-    // A closure computes the loss anew, which is no optimizer's work.
+    // A closure computes the loss again, which is no optimizer's work.
     std::optional<ScopedPhase> phase;
     std::optional<ScopedLabel> label;
     if (object<LossClosure>(closure) == nullptr) {

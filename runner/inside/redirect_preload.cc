@@ -55,7 +55,7 @@ using memledger::inside::Place;
 using memledger::inside::RealFunction;
 namespace redirected = memledger::inside::redirected;
 
-// What the kernel is to be asked about in place of a path.
+// What the kernel is to be asked about instead of a path.
 class Seen {
  public:
   // errno is set where it is not ok().

@@ -13,7 +13,7 @@
 
 #include "prediction/measure_variables.h"
 
-// System calls in place of functions that libmemledger_measure.so has itself.
+// System calls instead of functions that libmemledger_measure.so has itself.
 
 namespace memledger::inside {
 namespace {

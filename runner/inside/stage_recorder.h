@@ -34,7 +34,7 @@ class StageRecorder {
   // Notes what is taken of a device at this moment, in bytes.
   void note_bytes(int device, int64_t allocated, int64_t process);
 
-  // Begins all peaks anew.
+  // Restarts all peaks.
   void forget_peaks();
 
   // Returns the stages that the program was in, with the devices that had something allocated then.

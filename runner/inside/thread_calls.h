@@ -9,7 +9,7 @@
 // is let through at once, any other is sent to the process.
 
 // From now on, threads that block the signal are told that they do not, and go on to block it,
-// until they ask for it themselves. 0: nothing is hidden any more. Of one caller, for this process.
+// until they ask for it themselves. 0: nothing is hidden any more. For one caller in this process.
 extern "C" void memledger_hide_blocked(int signal);
 
 // Returns it. Also in children of vfork, whose threads block it as well.

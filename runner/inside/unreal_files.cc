@@ -21,7 +21,7 @@
 // libmemledger_preload.so has it.
 #pragma weak memledger_observe_sudden_exit
 
-// System calls in place of functions that libmemledger_measure.so has itself.
+// System calls instead of functions that libmemledger_measure.so has itself.
 
 namespace memledger::inside {
 namespace {

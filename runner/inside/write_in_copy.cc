@@ -279,7 +279,7 @@ class LockWatch {
     constexpr int64_t kNs = 300'000'000;
     const auto waits = copy.waits();
     const int64_t cpu_ns = copy.cpu_ns();
-    // Who waits for a brief lock looks at it now and then.
+    // A thread that waits for a brief lock looks at it now and then.
     const bool moves = (cpu_ns - cpu_ns_) * 20 > now - since_ + 2'000'000;
     if (waits == CopyProcess::Wait::kNone || moves) {
       since_ = now;
@@ -354,7 +354,7 @@ class OwnNamespace {
   Place place() const { return place_; }
 
  private:
-  // System calls in place of functions that the program may have a watch on (thread_calls.h).
+  // System calls instead of functions that the program may have a watch on (thread_calls.h).
   static bool enter(const char* path) noexcept {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return false;

@@ -52,7 +52,7 @@ int fail(int folder, const char* at) {
 
 void end_with_parent() { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 
-// What a process of ours takes from its queue in place of handling it.
+// What a process of ours takes from its queue instead of handling it.
 class Queued {
  public:
   explicit Queued(const Foreground* foreground) : foreground_(foreground) {
@@ -225,7 +225,7 @@ int run_supervised(PrivateRoot& root, InheritedFiles& files, const std::string& 
 int run_beside(const std::function<int()>& become, const Foreground* foreground) {
   const Queued queued(foreground);
   const pid_t parent = getppid();
-  // Whatever has lost its parent becomes a child of this process.
+  // Each process that has lost its parent becomes a child of this one.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   const pid_t program = fork();
