@@ -155,7 +155,7 @@ enum class Outcome : uint8_t { kAlike, kSamePeak, kOtherPeak, kNoMemory, kFailed
 
 Outcome outcome_of(const Run& run, const std::vector<Run>& runs) {
   if (run.failed_allocation()) return Outcome::kNoMemory;
-  // One that was killed may have been so for want of the host's memory.
+  // One that was killed may have run out of the host's memory.
   constexpr int kKilled = 128 + 9;
   if (run.program.timed_out || run.program.status == kKilled) return Outcome::kTimedOut;
   if (!run.has_ended_well()) return Outcome::kFailed;

@@ -8,11 +8,10 @@
 namespace memledger::prediction {
 namespace {
 
-// How many times the largest that fits the next value is, as long as none is known not to fit: at
-// the least after the first value, whose peak is mostly what does not depend on it, and at the
-// most.
+// Bounds of the next value, as multiples of the largest that fits, as long as none is known not to
+// fit. The minimum holds after the first value, whose peak hardly depends on the value.
 constexpr int64_t kLeastGrowth = 8, kMostGrowth = 16;
-// At the most, once peaks have grown by this share of the capacity, so that their slope is known.
+// The maximum once peaks have grown by kSlopeKnown of the capacity, so that their slope is known.
 constexpr int64_t kMostGrowthOnSlope = 64;
 constexpr double kSlopeKnown = 0.01;
 // After so many values with the same peak the program is taken to ignore the value.
@@ -102,7 +101,7 @@ class Curve {
   // Where the tensors take so many bytes; infinite if they do not seem to.
   double value_at(double bytes) const {
     if (samples_.size() == 1) {
-      // At the most all of it is in proportion to the value: so many fit at the least.
+      // At most all of it is in proportion to the value, so at least this many fit.
       const double per_value = samples_[0].bytes / samples_[0].value;
       return per_value <= 0 ? kInfinite : bytes / per_value;
     }
@@ -140,7 +139,7 @@ class CacheShare {
     for (const FitPoint& point : tried) narrow(point, curve);
   }
 
-  // The most that tensors can take, as far as it is known.
+  // The maximum that tensors can take, as far as it is known.
   double most_allocated() const { return most_allocated((least_ + most_) / 2); }
   // How much of the memory depends on how large the share is, of what it can be.
   double uncertainty() const { return std::max(0.0, most_ - least_) * cached_; }

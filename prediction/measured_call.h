@@ -7,7 +7,7 @@
 // was loaded.
 extern "C" {
 
-// Begins all peaks anew: LibTorch's, the registry's and those of the virtual GPU.
+// Restarts all peaks: LibTorch's, the registry's and those of the virtual GPU.
 __attribute__((visibility("default"))) void memledger_measured_call_begins();
 // Returns the bytes of all peaks so far, added up: a number that changes if one of them moves.
 __attribute__((visibility("default"))) int64_t memledger_measured_call_peaks();

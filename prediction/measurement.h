@@ -193,7 +193,7 @@ struct Measurement {
   std::vector<MeasuredRead> unknown_reads;
   std::string allocator_settings;  // as PYTORCH_CUDA_ALLOC_CONF had them; empty: LibTorch's own
   // What pip would install to make the workspaces of convolutions cuDNN's own; empty: none has been
-  // modelled for want of it.
+  // modelled because cuDNN was missing.
   std::string missing_cudnn;
   // NVIDIA's own libraries that it ran with: `cuBLAS 13.1.0, cuDNN 9.19.0`; empty: stand-ins.
   std::string libraries;

@@ -251,8 +251,8 @@ std::vector<std::string> command_line() {
   return words;
 }
 
-// Returns this program once more. What would write the program's own reports, and what would choose
-// among its tests, is not for the new process.
+// Returns the command that starts this program a second time. What would write the program's own
+// reports, and what would choose among its tests, is not for the new process.
 runner::ProgramImage image_of_this_program(const std::string& specification,
                                            const std::vector<std::string>& program) {
   const char* const folder = secure_getenv(environment::kFolder);

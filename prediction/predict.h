@@ -47,8 +47,8 @@ struct PredictOptions {
 // Returns what `step` takes on top of what is alive when this is called: parameters that were made
 // before count, what was freed before does not.
 //
-// Starts this program anew, some times and with the same arguments, and runs `step` there, once the
-// new process has come to this very call. This process does not run it, and its memory and
+// Starts this program again, some times and with the same arguments, and runs `step` there, once
+// the new process has come to this very call. This process does not run it, and its memory and
 // statistics stay as they are. So the program has to come here the same way each time: no input
 // (standard input is empty), no time, no random choice. Its output is hidden. What was predicted
 // before is not predicted again.

@@ -123,7 +123,7 @@ class Combination {
     bool has_peaks = false;
     int fails_low = 0, fails_high = 0;  // runs
     bool is_shared = false;             // by processes that did not see each other
-    bool was_cut_short = false;         // a run ended early for want of memory elsewhere
+    bool was_cut_short = false;         // a run ended early because memory ran out elsewhere
   };
 
   void note_capacity(const Run& run) {

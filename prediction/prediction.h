@@ -85,7 +85,7 @@ struct ProgramEnd {
   std::string last_lines;   // of its output, where it failed
 };
 
-// What a run assumes of a read in place of what is likely: words of prediction/measure_variables.h.
+// What a run assumes of a read instead of what is likely: words of prediction/measure_variables.h.
 struct AssumedRead {
   std::string site;   // MeasuredRead::site, or all of a kind
   std::string value;  // small, one, large, huge; of a truth: other

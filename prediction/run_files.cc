@@ -336,7 +336,7 @@ std::vector<Measurement> read_driver_measurements(const std::string& folder) {
       device.capacity_bytes = use.capacity_bytes;
       device.process_peak = use.process_peak;
       device.context_bytes = use.context_bytes;
-      // Whoever was refused may have done with less, or in another way.
+      // A caller that was refused may have made do with less, or with another way.
       device.failures = use.times_refused;
       if (use.times_refused > 0 && !measurement.failure) {
         measurement.failure.emplace();
