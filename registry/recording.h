@@ -66,8 +66,8 @@ class Recorder {
   // Returns everything from the beginning (or the last take()) to now, and everything alive now.
   // Throws std::bad_alloc.
   Recording read() const;
-  // Returns what was born or freed since the beginning or the last take(), and begins anew. Leaves
-  // out what was alive all the time. Throws std::bad_alloc, and has not begun anew then.
+  // Returns what was born or freed since the beginning or the last take(), and begins again. Leaves
+  // out what was alive all the time. Throws std::bad_alloc, and has not begun again then.
   Recording take();
 
  private:

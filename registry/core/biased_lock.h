@@ -85,8 +85,8 @@ class ABSL_LOCKABLE BiasedLock {
   static void allow_bias() noexcept;
 
  private:
-  // So often in a row a thread must have taken the lock to become its owner; twice as often each
-  // time the bias did not last for what taking it away costs.
+  // Consecutive acquisitions after which a thread owns the lock. Doubled each time the bias did not
+  // last long enough to pay for its removal.
   static constexpr uint32_t kLeastInARow = 64;
   static constexpr uint32_t kMostInARow = 1 << 16;
   static constexpr uint32_t kWorthwhile = 2048;

@@ -277,7 +277,7 @@ class Ledger {
   Counters counters(DeviceKey device) const;
   // Restarts the peaks of the device and of its labels.
   void reset_peak(DeviceKey device) noexcept;
-  // Restarts the peaks of all devices, not those of labels: counting begins anew, and what is
+  // Restarts the peaks of all devices, not those of labels: counting begins again, and what is
   // adopted later was alive before it.
   void restart_peaks() noexcept;
   // Notes that storages may have been born unseen since peaks were restarted: what is adopted from
@@ -411,8 +411,8 @@ class Ledger {
   static constexpr uint64_t kIdBlock = 64;
   static constexpr uint64_t kMostBlocksSince = 17;
   // Returns an id above all of this thread's, and at most 1 100 below those of others: threads take
-  // ids in blocks, so that they do not pass a cache line to and fro with each birth. Who finds that
-  // 16 others have been taken after its own begins a new one.
+  // ids in blocks, so that they do not pass a cache line to and fro with each birth. A thread that
+  // finds that 16 others have been taken after its own begins a new one.
   inline uint64_t take_id(ThreadContext& thread) noexcept;
   // `set_place(entry, flags)` writes the birthplace; `share` is as in DeviceCounters::Caller.
   template <typename SetPlace>
@@ -464,7 +464,7 @@ class Ledger {
       }
     }
   }
-  // Makes room for one more storage; returns its device's totals. Null for want of memory: then no
+  // Makes room for one more storage; returns its device's totals. Null if memory ran out: then no
   // record is left at its address either.
   ShardTotals* make_room(Shard& shard, const Block& block, void*& lost_owner) noexcept
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);

@@ -72,7 +72,7 @@ class OptimizerPhase {
   void note_parameter(OperatorKind kind, Ledger& ledger) noexcept;
 
   // Bracket a step that says so itself, as Python's optimizers do. What it runs under no_grad is
-  // the optimizer's; a closure that computes the loss anew is not. They nest.
+  // the optimizer's; a closure that computes the loss again is not. They nest.
   void begin_step() noexcept { ++steps_; }
   void end_step() noexcept {
     if (steps_ > 0) --steps_;
