@@ -37,7 +37,7 @@ class Optimizer;
 
 namespace memledger {
 
-// Names are read anew at each report, and no tensor is kept alive between calls, except those of a
+// Names are read again at each report, and no tensor is kept alive between calls, except those of a
 // destroyed TorchScript module (see add_module()). A module in a ModuleHolder may be destroyed at
 // any time; a module on the stack and an optimizer must outlive the reporter or be removed from it.
 //

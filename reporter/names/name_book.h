@@ -1,6 +1,6 @@
 #pragma once
 
-// Knows the names of modules, optimizers and tensors that the user registered. Reads them anew at
+// Knows the names of modules, optimizers and tensors that the user registered. Reads them again at
 // each use.
 //
 //   memledger::NameBook names;
