@@ -201,7 +201,7 @@ class SavedTensors {
 // exp() is the root, its result is kRoot.
 //
 // Throws c10::Error if there is no root, a root is undefined or has no graph, or backward() has
-// freed all that the graph had saved. Of a graph that is freed in part, returns what is left; the
+// freed all that the graph had saved. For a graph that is freed in part, returns what is left; the
 // freed nodes are in unread_nodes().
 //
 // Other threads may meanwhile build and run other graphs, over the same parameters, too. They must
