@@ -148,7 +148,7 @@ class MemoryProfiler {
   // of the iteration; a report also by the live storages.
   void record_stats();
   // Ends an epoch: iterations count from 1 again. What ran since the last record_stats(), such as a
-  // validation pass, is in no iteration. Reads the module's parameters and children anew.
+  // validation pass, is in no iteration. Reads the module's parameters and children again.
   void epoch_end();
 
   // Returns the last iteration that was reported; all zero before.

@@ -23,7 +23,7 @@
 namespace memledger {
 
 struct ModelSizeOptions {
-  // Bytes of one element, in place of each tensor's own, for parameter_bytes, intermediate_bytes
+  // Bytes of one element, instead of each tensor's own, for parameter_bytes, intermediate_bytes
   // and activation_bytes; 1 or more. saved_bytes is measured whatever this is.
   std::optional<int64_t> type_size;
   // Mode for the pass; nothing: the one that the module is in.

@@ -24,7 +24,7 @@
 namespace memledger {
 namespace {
 
-// The most functions that are kept for each stack as having run in place of another. Without the
+// The most functions that are kept for each stack as having run instead of another. Without the
 // limit memory would grow with the number of pairs of stacks.
 constexpr size_t kMostInstead = 8;
 
