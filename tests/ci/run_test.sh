@@ -186,7 +186,7 @@ check "all tests skipped: no test ran" equal "$status" 1
 check "all tests skipped: counted in each run of Bazel" closes "6 passed, 4 failed"
 rm -r "$tree/bazel-testlogs"
 
-# The checks. Whatever a tool ends with, 2 and 77 among it, is a failure.
+# The checks. Each status of a tool but 0 is a failure, 2 and 77 as well.
 for how in configure build1 build2 build77 unexplained no_report ctest8 ctest77 no_info; do fails cmake "cmake:$how"; done
 for how in status1 status2 status77 status139; do fails format "format:$how"; done
 for how in status1 status2 status77 status139; do fails tidy "tidy:$how"; done

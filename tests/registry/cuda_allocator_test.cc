@@ -281,8 +281,8 @@ TEST_CASE("LibTorch's out-of-memory error reaches the program, and the books sta
   int seen = 0;
   std::vector<c10::DataPtr> held;
   const auto before = device_statistics(device())->out_of_memory_errors;
-  // Who wants to write down who held what does it here: everything can be read. LibTorch cannot
-  // detach an observer.
+  // An observer that writes down who held what does it here: everything can be read. LibTorch
+  // cannot detach an observer.
   static int64_t rows_in_observer = -1;
   if (is_caching()) {
     allocator().attachOutOfMemoryObserver([](int64_t, size_t, size_t, size_t) {

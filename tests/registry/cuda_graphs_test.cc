@@ -236,7 +236,7 @@ TEST_CASE("a capture that fails is told to LibTorch, and CUDA goes on working") 
   c10::cuda::device_synchronize();
   check_books();
 
-  // A capture that succeeds mends LibTorch's generator of random numbers. Its allocator on
+  // A capture that succeeds repairs LibTorch's generator of random numbers. Its allocator on
   // cudaMallocAsync takes no second capture.
   if (is_malloc_async()) return;
   {

@@ -167,8 +167,8 @@ TEST_CASE("several may record at once; the largest number holds, and the last to
   CHECK(ledger.recording(second, false).events.empty());
 }
 
-// Whatever threads do: who lived at the beginning, plus births, less deaths, is who lives at the
-// end.
+// In all orders of threads: who lived at the beginning, plus births, less deaths, is who lives at
+// the end.
 TEST_CASE("a recording taken while threads allocate and free fits what is alive at its end") {
   Ledger ledger;
   const RecordingMark mark = ledger.start_recording(size_t{1} << 20);

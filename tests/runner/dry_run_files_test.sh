@@ -67,7 +67,7 @@ for how in ${ways[@]+"${ways[@]}"}; do
   check "$how: what it removed" equal "$(figure "[f.rsplit('/', 1)[1] for f in j['removed_files']]")" "['old', 'removed.txt']"
   check "$how: a line says so" matches ../err 'outside a dry run the program would have written 8 files, [0-9.]+[BKM]: cut.bin \(1.00B\), '
 
-  # Whoever writes, and however.
+  # All ways to write, by all kinds of processes.
   unchanged "a child with an environment of its own" dry_run 12 -- env -i /bin/bash -c 'echo zeros >model.pt; echo zeros >born'
   unchanged "a static program" dry_run 12 -- "$static_program" model.pt born
   check "$how: what it wrote is known" equal "$(figure "[f.rsplit('/', 1)[1] for f in j['written_files']]")" "['born', 'model.pt']"
@@ -90,7 +90,7 @@ for how in ${ways[@]+"${ways[@]}"}; do
   # Each run finds what the first one found.
   unchanged "a folder of its own" dry_run 0 -- bash -c 'mkdir out || exit 9; echo x >out/a; exec "$@"' bash "$program" 2
 
-  # Whatever ends it.
+  # All ways to end it.
   for signal in INT TERM QUIT USR1 PIPE ALRM KILL; do
     ended() {
       "${as[@]}" env --default-signal=INT,QUIT "$memledger" dry-run --gpu=h100 -- bash spoil.sh sleep 60 >../out 2>../err </dev/null &

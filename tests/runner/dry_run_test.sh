@@ -136,7 +136,7 @@ PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:2048 dry_run 10 --gpu="h100:300MiB$one
 check "the caller's setting is kept" equal "$(figure "[s['setting'] for s in j['settings']]")" \
   "['expandable_segments:True', 'roundup_power2_divisions:8']"
 
-# CUDA's own pool in place of LibTorch's cache: its failures are failures.
+# CUDA's own pool instead of LibTorch's cache: its failures are failures.
 export PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync
 dry_run 10 --gpu="h100:64MiB$one_order" -- "$program" 4
 check "it does not fit in a small pool" matches out '^h100:64MiB[^ ]*: does not fit: [0-9.]+ MiB short at layer 0, forward$'

@@ -31,7 +31,7 @@ std::vector<ExpectationFailure> failures;
 
 void collect(const ExpectationFailure& failure) { failures.push_back(failure); }
 
-// In place of doctest's handler: what would have failed is looked at.
+// Instead of doctest's handler: what would have failed is looked at.
 class Collecting {
  public:
   Collecting() : before_(set_failure_handler(&collect)) { failures.clear(); }

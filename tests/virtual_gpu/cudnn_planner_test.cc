@@ -235,7 +235,7 @@ TEST_CASE("what is no file of this user's alone is not read from the cache") {
     REQUIRE(unlink(folder.c_str()) == 0);
     REQUIRE(rename(aside.c_str(), folder.c_str()) == 0);
   }
-  // cuDNN is asked then, and what could be mended is.
+  // cuDNN is asked then, and what can be repaired is.
   CHECK(ask_after("/ours", nothing) == 0);
   CHECK(is_cached("/ours") == 1);
   unlink(file.c_str());
@@ -300,7 +300,7 @@ TEST_CASE("a program that closes all descriptors keeps those that it opens then"
           if (!ask(11).has_value()) return 1;
           const std::vector<int> files = take_all_numbers();
           if (files.empty()) return 2;
-          // Asked anew, over a connection of its own.
+          // Asked again, over a connection of its own.
           if (!ask(12).has_value()) return 3;
           char byte = 0;
           for (const int file : files) {
