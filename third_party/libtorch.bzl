@@ -146,7 +146,7 @@ def _cuda(ctx, root):
             if ctx.path(include + "/crt/host_defines.h").exists:
                 return includes, lib_folders
 
-    # Read only here, so that a change of CUDA_HOME makes @libtorch anew (and maybe downloads it)
+    # Read only here, so that a change of CUDA_HOME makes @libtorch again (and maybe downloads it)
     # only if it matters.
     home = ctx.read(ctx.path(Label("@memledger_cuda_home//:path.txt")))
     if home.startswith("/") and _has_cuda_runtime(ctx, home + "/include", major):
