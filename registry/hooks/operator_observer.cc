@@ -458,7 +458,7 @@ void note_node(ThreadContext& thread, uint64_t forward_thread, uint64_t sequence
 }
 
 // The next node made on this thread has the number that the operator was given, the outermost one
-// or one within. A result that requires no grad has none.
+// or one within. Of what requires no grad none is made.
 template <bool kNamesOnly>
 void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0 || thread.in_backward()) return;
@@ -502,7 +502,7 @@ bool is_in_custom_function(ThreadContext& thread, const at::RecordFunction& fn) 
     if (is_made) thread.custom_node = node;
     return is_made;
   }
-  // An operator that reads its result comes later.
+  // Whoever reads its result comes later.
   bool is_over = false;
   for (const c10::IValue& input : fn.inputs()) {
     for_each_tensor(input, [&](const at::Tensor& tensor) {
