@@ -213,7 +213,7 @@ class MachineCode {
   std::vector<Elf64_Shdr> sections_;
 };
 
-// The size of a bare ELF file, which nobody tells: its section headers, or what lies behind them.
+// The size of a bare ELF file, which is written nowhere: its last header or section ends it.
 size_t elf_size(const unsigned char* file) {
   const auto header = read_at<Elf64_Ehdr>(file, 0);
   uint64_t end = std::max<uint64_t>(header.e_shoff + uint64_t{header.e_shnum} * sizeof(Elf64_Shdr),

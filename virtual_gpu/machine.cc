@@ -32,7 +32,7 @@ constexpr size_t kPoolStep = size_t{32} << 20;
 constexpr size_t kSymbolBytes = size_t{64} << 20;
 
 // The largest copy that an exchange between ranks is followed through: what DistributedDataParallel
-// tells of a model's parameters.
+// sends about a model's parameters.
 constexpr size_t kRecentBytesPerCopy = size_t{1} << 20;
 
 Machine* machine = nullptr;

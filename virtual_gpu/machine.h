@@ -22,8 +22,8 @@
 extern "C" {
 
 // What `keep` remembers of the range is forgotten. LibTorch gives memory of a freed tensor to the
-// next without telling CUDA: whoever sees that may call this, so that a new tensor reads as zeros.
-// Found by name (dlsym), like all that is exported.
+// next without a call of CUDA: code that sees this may call the function, so that a new tensor
+// reads as zeros. Found by name (dlsym), like all that is exported.
 __attribute__((visibility("default"))) void memledger_virtual_gpu_forget(const void* pointer,
                                                                          size_t bytes);
 

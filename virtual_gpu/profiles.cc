@@ -36,10 +36,10 @@
 //               https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 //   [jetson]    deviceQuery of a Jetson AGX Orin of 64 GB and of a Thor; the memory is the host's.
 //   [pci]       https://github.com/pciutils/pciids, of 2026-08-22: the devices' numbers.
-// tests/virtual_gpu/profiles.tsv says of each device where its memory, what NVML tells, its
-// multiprocessors, its L2 and its bus come from, with the words that were printed.
-// Derived: the part of L2 that can persist (sixteenths of it, as on other devices of the
-// capability; 10.0 and 12.0 as 9.0), and engine counts.
+// tests/virtual_gpu/profiles.tsv says of each device where its memory, NVML's figure, its
+// multiprocessors, its L2 and its bus come from, with the words that were printed. Derived: the
+// part of L2 that can persist (sixteenths of it, as on other devices of the capability; 10.0 and
+// 12.0 as 9.0), and engine counts.
 //
 // Total memory is the figure of the CUDA runtime. It is less than the board has, and drivers differ
 // by some MiB. Each row has the smallest figure that a program printed on such a device, on Linux;

@@ -250,7 +250,7 @@ bool SharedDevices::prepare(int file, std::string* error) {
     return false;
   }
   state_ = static_cast<State*>(mapped);
-  // Whether those of another live cannot be told from here.
+  // Whether those of another live cannot be seen from here.
   const bool is_foreign = is_known && state_->process_namespace != process_namespace();
   if (is_foreign) {
     *error = path_ +

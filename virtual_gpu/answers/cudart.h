@@ -11,7 +11,7 @@
 // both have one.
 namespace memledger::virtual_gpu {
 
-// Every function of the runtime returns through this: cudaGetLastError tells the thread's last
+// Every function of the runtime returns through this: cudaGetLastError returns the thread's last
 // failure.
 cudaError_t result(cudaError_t error);
 
@@ -90,9 +90,9 @@ std::optional<unsigned> event_flags(cudaEvent_t event);
 Streams& streams();
 cudaError_t stream_result(StreamError error);
 
-// Tells those who follow values of work that was submitted.
+// Reports submitted work to the part that follows values.
 void tell_of_work(const Streams::Submission& submission, const KernelLaunch& launch = {});
-// While the nodes of a graph are done, each is told of in its turn.
+// While the nodes of a graph are done, each is reported in its turn.
 bool launches_graph();
 
 // Does `work`, which returns a cudaError_t, on a stream: now, after the host functions before it,

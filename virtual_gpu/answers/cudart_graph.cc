@@ -246,7 +246,7 @@ void tell_of_step(const Step& step) {
     case NodeKind::kEmpty:
     case NodeKind::kEventRecord:
     case NodeKind::kEventWait:
-    case NodeKind::kGraph:  // its own steps have told
+    case NodeKind::kGraph:  // its own steps have reported it
       break;
     default:
       known_values().launched(streams().has_queued() ? nullptr : step.known_work.get());

@@ -170,7 +170,7 @@ MEMLEDGER_ANSWER int cusparseCreateCsr(Sparse** out, int64_t rows, int64_t colum
 }
 MEMLEDGER_ANSWER int cusparseCreateBsr(Sparse** out, int64_t block_rows, int64_t block_columns,
                                        int64_t blocks, int64_t rows, int64_t columns) {
-  constexpr int kLargest = 5;  // as nothing tells the type here
+  constexpr int kLargest = 5;  // as nothing gives the type here
   return make_matrix(out, block_rows * rows, block_columns * columns, blocks * rows * columns,
                      kLargest);
 }

@@ -299,7 +299,7 @@ class LoopWatch {
     return *watch;
   }
 
-  // Whether a read with this value can matter. Telling which line it is takes some microseconds.
+  // Whether a read with this value can matter. Finding its line takes some microseconds.
   bool wants(uint64_t value) const {
     return is_on_ && (value > kMinLoop || has_driver_.load(std::memory_order_relaxed));
   }
@@ -381,7 +381,7 @@ struct UnknownCopy {
   void* destination;
   uintptr_t source;
   size_t bytes;
-  // Where no operator tells what is copied, it is taken for whole numbers.
+  // Where no operator shows what is copied, it is taken for whole numbers.
   c10::ScalarType type;
   size_t item;
   std::optional<Likely> likely;
