@@ -9,8 +9,9 @@ namespace memledger::runner {
 // same name; the others stay. Lists in brackets are one value.
 std::string with_allocator_setting(std::string_view setting, std::string_view added);
 
-// Makes `added` part of what this process's children tell LibTorch's allocator, beside what the
-// caller's environment says. Changes the environment; call it after fork.
+// Adds `added` to the options of LibTorch's allocator in this process's children. It replaces
+// options of the same name in the caller's environment. Changes the environment; call it after
+// fork.
 void add_to_allocator_variable(std::string_view added);
 
 // Returns what the caller's environment says, all options that there are.

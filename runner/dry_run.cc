@@ -90,7 +90,7 @@ struct Plan {
 
 // How long a run goes on at most after it has shown its peak.
 constexpr auto kMaxGoingOn = std::chrono::seconds(30);
-// After how long a process is killed that was told to end and waits for something.
+// After how long a process is killed that was asked to end and waits for something.
 constexpr auto kMaxEnding = std::chrono::seconds(5);
 
 // And one that assumes something else of what is read: as its first runs, and some more.
@@ -137,7 +137,7 @@ constexpr const char* kReportVariables[] = {environment::kLog, environment::kSav
 constexpr char kHashSeed[] = "PYTHONHASHSEED";
 
 // Where torchrun's processes meet, unless its command line says where; and those of a program that
-// is told so by its environment. Runs beside each other must not meet.
+// reads it from its environment. Runs at the same time must not meet.
 constexpr char kTorchrunsPort[] = "PET_MASTER_PORT", kMasterPort[] = "MASTER_PORT";
 
 // Returns a port that nobody listens on now; 0 where none is to be had.
@@ -698,7 +698,7 @@ class Wave {
   std::vector<Case*> cases_;
 };
 
-// A run whose memory was short does not tell how much the program takes.
+// A run whose memory was short does not show how much the program takes.
 bool was_short(const Run& run) {
   for (const prediction::Measurement& process : run.processes) {
     for (const prediction::MeasuredDevice& device : process.devices) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // The engine of `memledger dry-run`: makes runs of programs on virtual GPUs and says what they
-// tell.
+// show.
 //
 //   DryRunner runner(options);
 //   auto predictions = runner.predict({{"l4", {"./train", "--batch=32"}}});

@@ -1,6 +1,6 @@
 #pragma once
 
-// The environment variables by which `memledger run` tells a program what to do. Users may set
+// The environment variables by which `memledger run` passes its options to a program. Users may set
 // those of the first group themselves, for a program that is linked with libmemledger.so. Two more
 // are declared where they are read: kRunVariable (text/output.h) and kSpecificationVariable
 // (virtual_gpu/specification.h).

@@ -192,7 +192,7 @@ ssize_t copied_by_hand(int from, off64_t* from_at, int to, off64_t* to_at, size_
   return done;
 }
 
-// The kernel tells the path of a mapped file only if the whole mapping is named.
+// The kernel returns the path of a mapped file only if the whole mapping is named.
 void note_unsynced(const void* begin, size_t bytes) {
   if (!are_files_noted()) return;
   const KeptErrno kept;
@@ -268,7 +268,7 @@ class SocketPath {
   char given_[sizeof(sockaddr_un::sun_path) + 1];
 };
 
-// Programs tell each other the addresses of their sockets.
+// Programs send each other the addresses of their sockets.
 void show_given_address(sockaddr* address, socklen_t room, socklen_t* length) {
   if (!memledger::inside::has_redirected() || address == nullptr || *length > room ||
       *length > sizeof(sockaddr_un) || *length <= offsetof(sockaddr_un, sun_path) ||

@@ -399,7 +399,7 @@ void reset_measured_peaks() {
 }
 
 bool has_used_a_gpu() {
-  // On real devices a child is not told from its parent.
+  // On real devices a child is not distinguished from its parent.
   if (has_real_devices()) return true;
   static const auto ask = reinterpret_cast<decltype(&memledger_virtual_gpu_is_used)>(
       dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_is_used"));

@@ -114,7 +114,7 @@ int owned(int result, const char* call, int descriptor) {
   return result;
 }
 
-// Takes the private folder off a path that the kernel tells. Returns the new length.
+// Takes the private folder off a path that the kernel returns. Returns the new length.
 size_t without_root(char* path, size_t length) {
   if (!has_redirected()) return length;
   const char* const root = memledger::inside::redirected_root();

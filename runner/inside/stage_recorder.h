@@ -20,7 +20,7 @@ namespace memledger::inside {
 // before backward does.
 class StageRecorder {
  public:
-  // Modules whose operators are told whether they train.
+  // Modules whose operators have an argument for training.
   enum class ModeOf : uint8_t { kDropout, kNormalization };
 
   void note_forward();  // with gradients

@@ -115,7 +115,7 @@ class Mapped {
   T* it_ = nullptr;
 };
 
-// Paths that were told; where the table is full one is told again.
+// Paths that were reported; if the table is full, one is reported again.
 class Seen {
  public:
   bool is_new(const char* path) {

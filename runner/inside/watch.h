@@ -11,8 +11,8 @@ extern "C" void memledger_main_begins();
 
 namespace memledger::inside {
 
-// Keeps what the report at the program's end tells of now, and writes the timeline and the line
-// profile. Called when Python's interpreter begins to end, while what the program has is still
+// Keeps what the report at the program's end says of this moment, and writes the timeline and the
+// line profile. Called when Python's interpreter begins to end, while what the program has is still
 // there; the report waits for the exit status.
 void interpreter_ends();
 

@@ -50,7 +50,7 @@ constexpr std::array kDeadly = {Deadly{SIGSEGV, "SIGSEGV"}, Deadly{SIGBUS, "SIGB
 std::array<struct sigaction, kDeadly.size()> actions_before;
 std::atomic<void (*)(const char*) noexcept> noted_by{nullptr};
 
-// What the copy tells this process. In memory that both see.
+// The message from the copy to this process. In memory that both see.
 struct Told {
   std::atomic<int> parts_done{0};
   std::atomic<bool> walks_stack{false};
@@ -214,7 +214,7 @@ class CopyProcess {
   }
 
   enum class Wait : uint8_t { kNone, kLock, kLockForGood };
-  // kNone where the system does not tell.
+  // kNone where the system does not say.
   Wait waits() const {
     std::array<char, 40> path{"/proc/"};
     std::array<char, 12> digits;
@@ -462,7 +462,7 @@ void on_deadly_signal(int number, siginfo_t* info, void* context) {
 bool is_fault(int number, const siginfo_t* info) noexcept {
   const bool may_be = number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
   if (!may_be || info == nullptr) return false;
-  // Memory that has failed may be told of before an instruction reads it.
+  // Memory that has failed may be reported before an instruction reads it.
   return info->si_code > 0 && !(number == SIGBUS && info->si_code == BUS_MCEERR_AO);
 }
 

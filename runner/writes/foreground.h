@@ -20,7 +20,7 @@
 
 namespace memledger::runner {
 
-// What the processes around the program tell. Async-signal-safe.
+// Messages of the processes around the program. Async-signal-safe.
 class Foreground {
  public:
   enum class Event : int { kStarted, kStopped, kContinued, kEnded, kWitnessed };

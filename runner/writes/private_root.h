@@ -38,7 +38,7 @@ struct PrivateRootOptions {
 // says at what; the process can only end then.
 class PrivateRoot {
  public:
-  // Reads what is mounted. Errors: Unavailable where /proc does not tell.
+  // Reads what is mounted. Errors: Unavailable where /proc does not say.
   static absl::StatusOr<PrivateRoot> plan(const PrivateRootOptions& options);
 
   // The caller's next child is the first process of a namespace for processes.

@@ -98,7 +98,7 @@ struct Waiting {
   pid_t parent = 0;  // 0: whatever it does
 };
 
-// Tells what has become of the program while it goes on. Returns whether it does.
+// Reports what has become of the program while it goes on. Returns whether it does.
 bool goes_on(int status, const Foreground* foreground) {
   if (WIFSTOPPED(status) && foreground != nullptr)
     foreground->tell(Foreground::Event::kStopped, WSTOPSIG(status));
@@ -153,7 +153,7 @@ bool kill_children() {
   return length > 0;
 }
 
-// Unless a call was told so, and noted that.
+// Unless a call got that error, and noted it.
 void note_full_layers(int folder) {
   constexpr char kFull[] = "write: ENOSPC\0the layers of the run";
   const int file =
