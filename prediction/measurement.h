@@ -63,7 +63,7 @@ inline constexpr char kUnknownPart[] = "not known";
 struct MeasuredPart {
   std::string part;
   int64_t bytes = 0;
-  int64_t inferred_bytes = 0;  // of it: from phases and sizes, as nothing has told so
+  int64_t inferred_bytes = 0;  // of it: inferred from phases and sizes
 };
 
 // The moment when most was requested on the fullest device.

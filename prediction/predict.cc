@@ -310,7 +310,7 @@ absl::StatusOr<Prediction> predict_anew(const std::string& specification, const 
   return concluded(std::move(predictions->front()), call);
 }
 
-// What the process that started this one was told at the same place.
+// The answer that the process that started this one got at the same place.
 absl::StatusOr<Prediction> recorded(const std::string& key) {
   const char* const folder = secure_getenv(kRecordsVariable);
   std::error_code error;

@@ -57,7 +57,7 @@ std::map<int, DeviceSum> sums_of(const Run& run) {
       sum.process += device.process_peak;
       sum.context += device.context_bytes;
       sum.fragmented += device.fragmented_bytes;
-      // Where a torch told its own figures, the rest is of libraries.
+      // If a torch reported its own figures, the rest belongs to libraries.
       if (process.is_by_driver && device.reserved_peak == 0)
         sum.by_driver += device.process_peak - device.context_bytes;
       sum.failures += device.failures;
@@ -222,7 +222,7 @@ bool all_failed(const std::vector<Run>& runs) {
   });
 }
 
-// The one that tells less of what comes later.
+// The one that says less about later steps.
 Steps worse(Steps a, Steps b) {
   for (const Steps steps : {Steps::kDiffer, Steps::kAlike, Steps::kRepeat}) {
     if (a == steps || b == steps) return steps;

@@ -113,7 +113,7 @@ struct Run {
   // Goes on once it has shown its peak, so that what comes later is seen, for as long as the runs
   // so far have taken.
   bool goes_on = false;
-  // It was told that this is enough, so what ended it later says nothing.
+  // It had been asked to end, so the way in which it ended says nothing.
   bool was_enough = false;
   // Made again to come as far as the run that went on, which has shown more.
   bool as_far = false;
@@ -154,7 +154,7 @@ struct Prediction {
   std::vector<MeasuredRead> unknown_reads;  // those with most bytes first
   std::vector<SettingTried> settings;
   Writes writes;       // of all runs, each file once
-  ProgramEnd program;  // of the run that tells most: the first that failed, else the first
+  ProgramEnd program;  // of the first run that failed, else of the first
   Ended ended = Ended::kNot;
   // The steps of optimizers that were seen, and how often memledger::predict() ran its step.
   int64_t steps = 0, calls = 0;

@@ -361,7 +361,7 @@ std::vector<MeasuredRead> read_copies_of(const std::string& folder, int process)
   if (of_process == files.end()) return {};
   const std::optional<DeviceUseFile> file = read_use_file(of_process->second.back());
   if (!file) return {};
-  // The process itself has told of the sizes of libraries.
+  // The process itself has reported the sizes of libraries.
   DeviceUseFile without_sizes = *file;
   std::memset(without_sizes.library_sizes, 0, sizeof without_sizes.library_sizes);
   return reads_of(without_sizes);
