@@ -487,7 +487,7 @@ class Ledger {
   template <typename Wanted>
   size_t sweep_some(Shard& shard, Slot& next, size_t most, const Wanted& wanted_for_instants)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  // Completes births of what is still alive from the table: the event tells what was known then.
+  // Completes births of what is still alive from the table: the event has what was known then.
   void complete_births(std::vector<LedgerEvent>& events);
   // Appends what was written between the marks and is still there.
   void copy_events(const RecordingMark& since, const RecordingMark& end,
