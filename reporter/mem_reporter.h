@@ -109,7 +109,7 @@ class MemReporter {
   }
 
   // Returns a report of one instant, with every row. report() prints it: to std::cout, or to a
-  // stream, whose state tells if printing failed.
+  // stream, whose state shows if printing failed.
   Report collect(ReportOptions options = {}) const;
   void report(bool verbose = false, std::optional<c10::Device> device = std::nullopt) const;
   void report(std::ostream& out, bool verbose = false,
