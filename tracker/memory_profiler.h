@@ -143,9 +143,9 @@ class MemoryProfiler {
   MemoryProfiler& add_optimizer(const torch::optim::Optimizer& optimizer);
 
   // Ends an iteration, and reports it if it is a print_period-th one. Call it before gradients are
-  // dropped. Trouble with the CSV file is told once on standard error: the program goes on, and no
-  // row is half written. A child of fork prints, but writes no CSV. Cost: by the births and deaths
-  // of the iteration; a report also by the live storages.
+  // dropped. Trouble with the CSV file is reported once on standard error: the program goes on, and
+  // no row is half written. A child of fork prints, but writes no CSV. Cost: by the births and
+  // deaths of the iteration; a report also by the live storages.
   void record_stats();
   // Ends an epoch: iterations count from 1 again. What ran since the last record_stats(), such as a
   // validation pass, is in no iteration. Reads the module's parameters and children again.

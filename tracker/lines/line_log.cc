@@ -180,7 +180,7 @@ Reading read_unordered(c10::Device device) {
   return reading;
 }
 
-// Makes the log ignore frames from before, which would tell it wrongly where functions began.
+// Makes the log ignore frames from before, which would give wrong beginnings of functions.
 void begin_anew(Shared& s, LineLog& log) { log.begun = ++s.generation; }
 
 void forget_all(Shared& s, LineLog& log) {
