@@ -510,7 +510,7 @@ void tell(std::initializer_list<std::string_view> parts) noexcept {
     for (const std::string_view part : parts) line += printable(part);
     line += '\n';
     write_standard_error(line);
-  } catch (const std::exception&) {  // no memory: tell what fits, without escapes
+  } catch (const std::exception&) {  // no memory: write what fits, without escapes
     std::array<char, 1024> line;
     size_t size = 0;
     for (const std::string_view part : parts) {

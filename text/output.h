@@ -36,7 +36,7 @@ std::string_view first_line(std::string_view text);
 void write_standard_error(std::string_view text) noexcept;
 absl::Status write_standard_output(std::string_view text) noexcept;
 
-// Writes to a stream of the program, such as std::cout, and flushes it. Tells the first failure,
+// Writes to a stream of the program, such as std::cout, and flushes it. Reports the first failure,
 // and leaves a stream alone that has failed before. Returns whether all went well; catches what the
 // stream throws.
 bool write_to(std::ostream& out, std::string_view text, std::string_view what) noexcept;
