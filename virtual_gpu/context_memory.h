@@ -4,7 +4,7 @@
 
 namespace memledger::virtual_gpu {
 
-// What a context takes of a device's memory as the program uses it, beside the program's own
+// What a context takes of a device's memory as the program uses it, besides the program's own
 // allocations: local memory of kernels, the heap of malloc() in kernels, nodes of graphs. How it
 // does was measured on an H200, driver 580.159.04, on 2026-11-27: to the byte where not said
 // otherwise. Thread-safe.

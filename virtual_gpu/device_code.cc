@@ -298,7 +298,7 @@ DeviceCode of_no_known_format(int capability) {
 }
 
 // What nvcc puts around code that is in a program. Where the linker put it together (-rdc=true),
-// the parts, up to a null, stand beside the whole: the driver compiles and links their PTX for a
+// the parts, up to a null, stand next to the whole: the driver compiles and links their PTX for a
 // device that the whole does not run on.
 DeviceCode read_frame(const unsigned char* frame, int capability) {
   constexpr uint32_t kLinked = 2;

@@ -7,7 +7,7 @@
 
 namespace memledger::virtual_gpu {
 
-// What a program can ask of a device. The sources of the figures are beside them in profiles.cc.
+// What a program can ask of a device. The sources of the figures are next to them in profiles.cc.
 // profile_json.cc lists the members again, for devices of one's own.
 struct Profile {
   std::string name;         // as the user writes it
@@ -16,7 +16,7 @@ struct Profile {
   int minor;
   int multiprocessors;
   uint64_t total_memory_bytes;    // what the CUDA runtime can give, less than what is soldered on
-  uint64_t nominal_memory_bytes;  // what NVML tells
+  uint64_t nominal_memory_bytes;  // what NVML reports
   uint64_t sure_memory_bytes;     // what is there whatever `memory_note` says; else the total
   // What a process holds beyond LibTorch's reserved bytes: the maximum and the minimum seen.
   uint64_t context_bytes;

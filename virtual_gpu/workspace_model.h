@@ -8,7 +8,7 @@
 
 #include "virtual_gpu/convolution.h"
 
-// What cuDNN would ask for beside the tensors. Every rule, where it comes from and how far it was
+// What cuDNN would ask for besides the tensors. Every rule, where it comes from and how far it was
 // found from cuDNN's own answers is in docs/virtual_gpu_workspaces.md. Pure functions: no device,
 // no environment.
 namespace memledger::virtual_gpu {

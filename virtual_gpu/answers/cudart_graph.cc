@@ -42,7 +42,7 @@ struct Condition {
   bool is_set;  // at each launch; else a kernel has to
 };
 
-// What the program owns beside graphs; a fork waits for its lock. Never destroyed.
+// What the program owns besides graphs; a fork waits for its lock. Never destroyed.
 struct Owned {
   std::mutex mutex;
   std::unordered_map<const void*, std::shared_ptr<Executable>> executables;

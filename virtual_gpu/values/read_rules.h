@@ -25,7 +25,7 @@ struct ReadPlan {
   std::array<Read, 3> reads;
   uint32_t count = 0;
   Source source = Source::kKnown;
-  // How many true elements the masks inside must have, as the shapes beside them say; assumed
+  // How many true elements the masks inside must have, as the shapes next to them say; assumed
   // where several masks have to agree.
   std::optional<uint64_t> mask_count;
   bool mask_count_is_assumed = false;
