@@ -22,8 +22,8 @@ class OutputTail {
   std::string text_;
 };
 
-// A program that runs beside us: its standard input is an empty file, its output is read by us, and
-// it does not outlive us. Processes that it starts end with it.
+// A program that runs alongside us: its standard input is an empty file, its output is read by us,
+// and it does not outlive us. Processes that it starts end with it.
 class ChildProcess {
  public:
   struct End {

@@ -419,7 +419,7 @@ class Runs {
     return were_running;
   }
 
-  // Whether what the run assumes explains that it failed, and not those that ran beside it.
+  // Whether what the run assumes explains that it failed, and not those that ran alongside it.
   bool fails_by_itself(const Plan& plan, const std::vector<Plan>& plans) const {
     if (!plan.run.assumed_reads.empty()) return !are_disturbed_ && assumes_large_numbers(plan.run);
     if (!may_lack_sizes(plan)) return false;
@@ -576,7 +576,7 @@ class Runs {
   const steady_clock::time_point began_ = steady_clock::now();
   steady_clock::time_point next_telling_;
   size_t started_ = 0, ended_ = 0, expected_ = 0;
-  bool are_disturbed_ = false;  // one failed only because others ran beside it
+  bool are_disturbed_ = false;  // one failed only because others ran alongside it
   const std::function<void(const Plan&)>* told_ = nullptr;
 };
 
@@ -831,7 +831,7 @@ absl::Status run_other_order(Runs& runs, std::vector<Case>& cases) {
   return wave.make(runs);
 }
 
-// What goes on beside others takes longer than it took alone.
+// What goes on alongside others takes longer than it took alone.
 Distance distance_of(const Run& run) {
   constexpr int kTimesAsLong = 4;
   constexpr std::chrono::seconds kLeast(5);

@@ -154,8 +154,8 @@ absl::StatusOr<std::string> with_less(const std::string& specification, int64_t 
   if (!parsed.specification) return absl::InvalidArgumentError(parsed.error);
   const Specification& machine = *parsed.specification;
   const auto less = static_cast<uint64_t>(bytes);
-  // With `context=` the code of libraries is not charged beside it (hold_library_code()), so that
-  // is said only where the user has, and of small devices, which have no such code.
+  // With `context=` the code of libraries is not charged in addition to it (hold_library_code()),
+  // so that is said only where the user has, and of small devices, which have no such code.
   const std::optional<uint64_t> context = context_of_all(machine);
   if (context && (*context == 0 || machine.context_bytes)) {
     return with_option(without_option(specification, "context"), "context",

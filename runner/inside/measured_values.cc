@@ -224,7 +224,7 @@ MeasuredRead read_of(const virtual_gpu::ReadRow& row) {
   return read;
 }
 
-// What libraries took beside LibTorch's tensors and no run can be sure of.
+// What libraries took besides LibTorch's tensors and no run can be sure of.
 void add_library_sizes(std::vector<MeasuredRead>& reads) {
   void* const ask = dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_library_sizes");
   if (ask == nullptr) return;

@@ -483,7 +483,7 @@ class Search:
                 edge = Edge("attribute", str(self.key_of(child, store[i])))
             child = store[i]
 
-    # What is told.
+    # The result.
 
     def tell(self):
         for storage, i in self.found.items():

@@ -373,7 +373,7 @@ bool has_needed_variables(Arguments environment) {
   size_t found = 0;
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     for (const NeededVariable& variable : needed_variables) {
-      // Other libraries may be preloaded beside it.
+      // Other libraries may be preloaded besides it.
       if (is_variable(*environment, variable) &&
           strstr(*environment, variable.text + strlen(variable.name)) != nullptr)
         ++found;

@@ -335,7 +335,7 @@ class OwnNamespace {
     constexpr char kOwn[] = "/proc/thread-self/ns/pid";
     constexpr char kOfChildren[] = "/proc/thread-self/ns/pid_for_children";
     struct stat own, of_children;
-    if (stat(kOwn, &own) != 0) return;  // it is not told
+    if (stat(kOwn, &own) != 0) return;  // it is not known
     // It has no name before its first process is there.
     const bool has_begun = stat(kOfChildren, &of_children) == 0;
     if (has_begun && own.st_ino == of_children.st_ino) return;
