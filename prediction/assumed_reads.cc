@@ -39,7 +39,7 @@ bool is_first(const MeasuredRead& read, std::string_view value) {
   return (value == kAssumeSmall && read.assumed == 0) || (value == kAssumeOne && read.assumed == 1);
 }
 
-// The values of a read beside the first.
+// The values of a read besides the first.
 std::vector<std::string> other_values(const MeasuredRead& read) {
   if (is_truth(read)) return {kAssumeOther};
   std::vector<std::string> values;

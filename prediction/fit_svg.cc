@@ -126,7 +126,7 @@ std::string band(const Axes& axes, const std::vector<const FitPoint*>& points) {
       there, back, kBand, kBand);
 }
 
-// The largest value that fits, beside the smallest that does not.
+// The largest value that fits, next to the smallest that does not.
 std::string boundary(const Axes& axes, const FitReport& report) {
   if (!report.outcome.largest || !report.outcome.next) return "";
   const double x = axes.x(

@@ -18,7 +18,7 @@ __attribute__((visibility("default"))) void memledger_measured_call_ended(const 
 
 namespace memledger::prediction {
 
-// A value of kUntilVariable beside `step` and `exit`. A process that comes to its end without such
+// A value of kUntilVariable besides `step` and `exit`. A process that comes to its end without such
 // a call ends with kNoCall as its status.
 inline constexpr char kUntilCall[] = "call";
 inline constexpr int kNoCall = 113;

@@ -74,7 +74,7 @@ struct MeasuredPeak {
   std::vector<MeasuredRow> largest;
   std::map<std::string, int64_t> by_layer;  // the largest
   int64_t without_layer_bytes = 0;          // and what belongs to none
-  // What by_layer has beside weights, gradients, optimizer state, buffers and inputs.
+  // What by_layer has besides weights, gradients, optimizer state, buffers and inputs.
   std::map<std::string, int64_t> activations_by_layer;
   std::vector<MeasuredPart> parts;  // add up to all that was requested
 

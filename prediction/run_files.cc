@@ -204,7 +204,7 @@ void add_torchs_figures(const Json& figures, Measurement& measurement) {
     if (device == measurement.devices.end()) continue;
     device->allocated_peak = of_device.at("allocated_peak");
     device->reserved_peak = of_device.at("reserved_peak");
-    // Beside the driver's, as others in the process may take memory, too.
+    // In addition to the driver's, as others in the process may take memory, too.
     device->allocations += of_device.at("allocations").get<int64_t>();
     device->requested_in_all += of_device.at("requested_in_all").get<int64_t>();
     // What torch was refused came once its cache was empty, after two tries at most. More was

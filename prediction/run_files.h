@@ -1,6 +1,6 @@
 #pragma once
 
-// What the processes of one run leave in its folder beside their measurements: how far they are,
+// What the processes of one run leave in its folder besides their measurements: how far they are,
 // which files they wrote, and what they were refused.
 
 #include <cstdint>
