@@ -525,7 +525,7 @@ class Ledger {
   // Id → address, also of some that have ended.
   GrowingMap<uint64_t, uintptr_t> told_ ABSL_GUARDED_BY(told_lock_);
   size_t told_swept_at_ ABSL_GUARDED_BY(told_lock_) = 1024;
-  // Read by each operator under no_grad, so not beside what each birth writes.
+  // Read by each operator under no_grad, so not next to what each birth writes.
   std::atomic<bool> any_parameter_like_{false};
   std::atomic<bool> any_told_parameter_{false};
 };
