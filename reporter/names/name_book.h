@@ -60,10 +60,10 @@ struct UnreadGradient {
 // thread adds, removes or ends meanwhile. When memory fails, a function has only let go of what
 // ended.
 //
-// Other threads may train meanwhile, within the limits of reporter/mem_reporter.h. Beside them
-// gradients and states are known as they were noted, by backward and by steps; a gradient that was
-// set by hand is an UnreadGradient. They are read as they are where the process has no other thread
-// of the program's, and under a ScopedTrainingPaused (registry/training_paused.h).
+// Other threads may train meanwhile, within the limits of reporter/mem_reporter.h. Then gradients
+// and states are known as they were noted, by backward and by steps; a gradient that was set by
+// hand is an UnreadGradient. They are read as they are where the process has no other thread of the
+// program's, and under a ScopedTrainingPaused (registry/training_paused.h).
 class NameBook {
  public:
   NameBook();
