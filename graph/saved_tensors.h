@@ -54,8 +54,8 @@ struct SavedTensorOptions {
   std::vector<std::pair<std::string, at::Tensor>> parameters = {};
   // Buffers besides those of the given module.
   std::vector<at::Tensor> buffers = {};
-  // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during the call: else
-  // gradients that were set by hand beside other threads are not known as such.
+  // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during the call: else,
+  // while there are other threads, gradients that were set by hand are not known as such.
   bool training_paused = false;
 };
 
