@@ -54,7 +54,7 @@ struct MemoryProfilerOptions {
   // Clock for the file's name; empty: the system's.
   std::function<std::chrono::system_clock::time_point()> clock = {};
   // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during each call: reads
-  // gradients and optimizer states as they are, beside other threads, too.
+  // gradients and optimizer states as they are, while other threads run, too.
   bool training_paused = false;
 };
 using ProfilerOptions = MemoryProfilerOptions;

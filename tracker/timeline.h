@@ -43,7 +43,7 @@ struct TimelineOptions {
   // begins with the first birth or death that is kept; marks from before it are dropped.
   size_t max_events = size_t{1} << 18;
   // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during each call.
-  // Without it, gradients that were set by hand beside other threads have no names.
+  // Without it, gradients that were set by hand have no names while there are other threads.
   bool training_paused = false;
 };
 
