@@ -322,7 +322,7 @@ void note_temporary(const std::string& path) noexcept {
   __atomic_store_n(to, path[0], __ATOMIC_RELEASE);
 }
 
-// Makes a file beside the target and returns its path; returns "" and sets errno if it cannot.
+// Makes a file next to the target and returns its path; returns "" and sets errno if it cannot.
 std::string make_temporary(const Target& target, int& descriptor) {
   std::string stem = target.name;
   for (int number = 0; number < kMostFilesOfOneName; ++number) {

@@ -53,7 +53,7 @@ void note_temporary_in(char* place, size_t size) noexcept;
 using Write = std::function<void(std::ostream&)>;
 
 // Writes a file that the user named. Follows links and replaces what is there, whole or not at all,
-// by renaming a temporary file beside it; keeps the mode of a replaced file. Devices, pipes and
+// by renaming a temporary file next to it; keeps the mode of a replaced file. Devices, pipes and
 // /dev/fd/N are written in place. `what` is for the message: cannot write the WHAT PATH.
 absl::Status write_file(const std::string& path, std::string_view what, const Write& write);
 absl::Status write_file(const std::string& path, std::string_view what, std::string_view text);
