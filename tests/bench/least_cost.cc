@@ -34,7 +34,7 @@ namespace {
 // In this order, each with all before it.
 enum class Job : uint8_t {
   kNothing,
-  kCallbacks,  // LibTorch tells of operators
+  kCallbacks,  // LibTorch reports operators
   kDeleter,    // each block gets a deleter of ours
   kTable,      // its birth and death, with its bytes and the operator
   kShape,      // the result's shape and dtype

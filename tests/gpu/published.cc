@@ -1,6 +1,6 @@
 // Holds the virtual GPU against what others have published of real ones: runs each program on the
 // virtual device at the ends that `memledger dry-run` takes, each with both orders of addresses,
-// and prints the real figure beside the interval that the runs span.
+// and prints the real figure next to the interval that the runs span.
 //
 //   ./bazelw run //tests/gpu:published
 //   ./bazelw run //tests/gpu:published -- --mlp_data=mlp_data_step1.csv --mlp_rows=150
@@ -91,7 +91,7 @@ const std::map<std::string, std::string>& sources() {
 }
 
 Case gpt2(std::string name, const std::string& step, const std::string& figure, double real_gib) {
-  // Four decimals; what is reserved is whole MiB, which they tell.
+  // Four decimals; what is reserved is whole MiB, which they show exactly.
   const bool reserved = figure == "reserved";
   const int64_t real = gib(real_gib);
   Case result{"GPT-2 124M, " + std::move(name) + ", " + figure,

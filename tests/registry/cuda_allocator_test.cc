@@ -55,7 +55,7 @@ cca::CUDAAllocator& allocator() { return *cca::get(); }
 
 bool full() { return std::getenv("MEMLEDGER_FULL") != nullptr; }
 
-// What the allocator in use can tell.
+// What the allocator in use can report.
 bool is_native() { return allocator().name() == "native"; }
 bool is_caching() { return is_native() && device_statistics(device())->caching; }
 
@@ -585,7 +585,7 @@ TEST_CASE(
   CHECK(rows() == 0);
   check_figures(device());
 
-  // Blocks that LibTorch was told not to cache are freed in another way, and known by it all the
+  // Blocks that LibTorch was set not to cache are freed in another way, and known by it all the
   // same.
   if (is_caching()) {
     registry().deactivate();

@@ -136,7 +136,7 @@ TEST_CASE("a block that another stream still uses is not given out again, on a d
   }
   {
     const at::Tensor second = megabytes(64);
-    // Beside the two: one segment of 2 MiB for the small tensor.
+    // Besides the two: one segment of 2 MiB for the small tensor.
     CHECK(reserved() - before == (is_late() ? 130 : 66) * kMiB);
     check_books();
   }

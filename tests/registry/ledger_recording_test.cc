@@ -101,7 +101,7 @@ TEST_CASE(
   ledger.note_death(0x1000);
   const LedgerRecording dead = ledger.recording(mark, /*with_alive=*/false);
   REQUIRE(dead.events.size() == 3);
-  CHECK_FALSE(dead.events[0].complete);  // its death tells all of it
+  CHECK_FALSE(dead.events[0].complete);  // its death has all of it
   CHECK(dead.events[2].complete);
   CHECK(dead.events[2].library_workspace);
   ledger.stop_recording();

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # dry_run_files_test.sh MEMLEDGER PROGRAM STATIC_PROGRAM
 #
-# What programs do to files in a dry run stays in it, and what they cannot do as outside is told.
+# What programs do to files in a dry run stays in it, and what they cannot do as outside is
+# reported.
 source tests/support/shell_test.sh
 source tests/support/unchanged_files.sh
 memledger="$PWD/$1" program="$PWD/$2" static_program="$PWD/$3"
@@ -103,7 +104,7 @@ for how in ${ways[@]+"${ways[@]}"}; do
   done
   check "$how: no process is left" equal "$(pgrep -f "$PWD/spoil.sh|spoil.sh sleep 60")" ""
 
-  # What is not as outside is told.
+  # What is not as outside is reported.
   dry_run 11 --writes-limit=4MiB -- bash -c 'head -c 8M /dev/zero >large; exec "$@"' bash "$program" 2
   check "$how: a full layer" equal "$(figure "[c['call'] for c in j['refused_calls']]")" "['write: ENOSPC']"
   check "$how: with its path" equal "$(figure "j['refused_calls'][0]['path']")" "$PWD/large"
@@ -192,7 +193,7 @@ while True:
   rm -f socket fifo
 done
 
-# Beside a job that goes on: what it does is there afterwards.
+# While another job goes on: what it does is there afterwards.
 how=root as=()
 make_files
 job() {

@@ -38,7 +38,7 @@ check "a line that was not read is told" has err "--assume=reads_program.cc:1=tr
 "$memledger" dry-run --gpu=h100:4GiB,addresses=down --settings=none -- "$program" truth >out 2>err
 check "a device that is too small for one of them" equal "$?" 11
 
-# The number is none that a check has found, though the check lies beside it, or lay in its place.
+# The number is none that a check has found, though the check lies next to it, or lay in its place.
 for mode in beside reused early; do
   dry_run 11 "$mode"
   check "$mode: it has no bound" matches <(read_as) "'open'"

@@ -17,7 +17,7 @@ dry_run() {  # STATUS ARGUMENT…: runs it, and holds it to the status
   "$memledger" dry-run "$@" >out 2>err
   check "dry-run $*: exit status" equal "$?" "$wanted"
 }
-# Half as many runs. Both orders where they tell something, and with --config=full.
+# Half as many runs. Both orders where they show something, and with --config=full.
 one_order=,addresses=down
 [[ -z "${MEMLEDGER_FULL:-}" ]] || one_order=
 figure() { python3 -c "import json; j = json.load(open('out')); print($1)"; }  # EXPRESSION of j
@@ -123,7 +123,7 @@ check "their peaks" equal "$(figure "[d['allocated_peak']['high'] for d in j['de
 dry_run 0 --gpu="orin$one_order" --settings=none -- "$program" 4
 check "a device with the host's memory is named" has out "cuda:0 may have less: the memory is the host's, and what the system"
 
-# The same bytes, whatever ran beside.
+# The same bytes, whatever else ran.
 dry_run 0 --gpu=h100 --json -- "$program" 6 conv
 cp out first
 dry_run 0 --gpu=h100 --json -- "$program" 6 conv

@@ -227,7 +227,7 @@ const std::map<std::string, std::function<void()>> ends = {
     {"exit_in_thread",
      [] {
        std::thread([] { std::exit(3); }).detach();
-       allocate();  // LibTorch's own objects end beside it, so no tensors
+       allocate();  // LibTorch's own objects end meanwhile, so no tensors
      }},
     {"main_thread_ends",
      [] {

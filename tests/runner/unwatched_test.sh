@@ -19,7 +19,7 @@ dry_run() {  # STATUS ARGUMENT…: runs it, and holds it to the status
 allocations="[t[end] for d in j['devices'] for t in d['terms'] if t['name'] == 'allocations' for end in ('low', 'high')]"
 figure() { python3 -c "import json; j = json.load(open('out')); print($1)"; }  # EXPRESSION of j
 
-# A program of the driver alone, and one beside a program that is watched.
+# A program of the driver alone, and one next to a program that is watched.
 cat >driver.py <<'END'
 import ctypes, os, sys
 cuda = ctypes.CDLL("libcuda.so.1")

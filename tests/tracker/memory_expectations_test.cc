@@ -291,7 +291,7 @@ TEST_CASE("nothing is told while an exception leaves the scope, and no handler's
     leaked.push_back(at::zeros({4}));
   }
   set_failure_handler(&collect);
-  // In a destructor that runs because of an exception, a scope that is left as usual still tells.
+  // In a destructor that runs because of an exception, a scope that is left as usual still reports.
   struct Cleanup {
     std::vector<at::Tensor>& kept;
     ~Cleanup() {

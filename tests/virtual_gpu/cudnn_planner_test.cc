@@ -399,7 +399,7 @@ TEST_CASE("without a cuDNN that can be asked there is no answer") {
   CHECK(answers(nullptr, "90800") == 1);
 }
 
-// A wheel's folder tells its version. The machine may have a cuDNN, but of no such release.
+// A wheel's folder shows its version. The machine may have a cuDNN, but of no such release.
 TEST_CASE("the cuDNN of a Python environment is asked if it is of the release that is told") {
   const auto asks_wheel = [](const std::string& wheel, const char* told) {
     return in_child([&] {

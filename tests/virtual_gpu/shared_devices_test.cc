@@ -52,7 +52,7 @@ T from_hex(const std::string& text) {
   return value;
 }
 
-// What NVML tells, as NVIDIA's header has it.
+// What NVML reports, as NVIDIA's header has it.
 struct NvmlProcess {
   unsigned id;
   unsigned long long used_memory;
