@@ -103,9 +103,8 @@ FILE* opened(FILE* file, const char* call, const char* path, int flags) {
   return file;
 }
 
-// Opens a stream by what `open_at` returns for the path that the kernel is to open; for null the
-// caller gets the error of a missing file. A function of its own, as a place takes much of the
-// stack.
+// Opens a stream by what `open_at` returns for the path that the kernel is to open, or for null if
+// there is none. A function of its own, as a place takes much of the stack.
 template <typename Function>
 __attribute__((noinline)) FILE* open_redirected(const char* path, int flags,
                                                 const Function& open_at) {
