@@ -30,8 +30,8 @@ bool take_local_memory(int device, size_t bytes_per_thread);
 
 // Nodes of executable graphs: what was once taken for kernels is kept for other graphs until the
 // context ends, other nodes take nothing. A kernel's node takes some 2.3 KiB, and 8.2 KiB with 4
-// KiB of parameters: the low end of a dry run has 2 KiB, less 1 MiB for all, the high end 8.5 KiB.
-// Returns false where the memory is not there.
+// KiB of parameters. The low end of a dry run counts 2 KiB for each, less 1 MiB in total; the high
+// end counts 8.5 KiB. Returns false where the memory is not there.
 bool take_graph_nodes(int device, size_t kernels);
 void give_graph_nodes(int device, size_t kernels);
 

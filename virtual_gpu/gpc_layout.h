@@ -8,9 +8,9 @@
 namespace memledger::virtual_gpu {
 
 // How many multiprocessors each graphics processing cluster (GPC) of a device has. Boards of one
-// name can differ, because some multiprocessors are switched off. cuDNN chooses plans by the
-// layout: with four layouts of 132 multiprocessors a ResNet-18 takes 2 706 to 2 876 MiB; an H200
-// took 2 752 MiB (docs/accuracy.md).
+// name can differ, because some multiprocessors are switched off. Depending on the layout, cuDNN
+// chooses other plans. With four layouts of 132 multiprocessors a ResNet-18 takes 2 706 to 2 876
+// MiB; an H200 took 2 752 MiB (docs/accuracy.md).
 //
 // The model assumes that multiprocessors come in pairs and that there are as few GPCs as can hold
 // them. A GPC has at most 18 multiprocessors for compute capability 9.x, 16 for 12.x and 20 for

@@ -51,8 +51,8 @@ struct NcclUse {
 // applies is not known, so the larger counts.
 //
 // Published figures (NVIDIA/nccl issues 964, 1685) and the model's: all-reduce between two of four
-// A100s 544 and 544 MiB, between three or four 688 and 832 MiB; all-to-all of eight H100s 3.28 GB
-// and 3520 MiB.
+// A100s 544 and 544 MiB, between three or four 688 and 832 MiB. For all-to-all of eight H100s 3.28
+// GB and 3520 MiB.
 class NcclMemory {
  public:
   NcclMemory(const Profile& profile, int ranks, const NcclSettings& settings);

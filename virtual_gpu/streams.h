@@ -124,9 +124,9 @@ class Progress {
 // Functions of the host run in a thread of their own, in the order of their streams. What is behind
 // one that has not run is not done, in either model.
 //
-// Capture follows CUDA's programming guide, "Creating a Graph Using Stream Capture": a stream that
-// captures adds nodes to a graph instead of doing work, waiting for a captured event brings
-// another stream in, and every rule that is broken invalidates the capture.
+// Capture follows CUDA's programming guide, "Creating a Graph Using Stream Capture". A stream that
+// captures adds nodes to a graph instead of doing work. A stream that waits for a captured event
+// joins the capture. Every broken rule invalidates it.
 //
 // Thread-safe. Calls nothing of the program's with its lock held.
 class Streams {

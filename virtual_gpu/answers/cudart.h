@@ -30,10 +30,10 @@ class KeepLastError {
 // Makes the context of the thread's device, or says why there is none.
 cudaError_t ready();
 
-// Whether CUDA still answers. A real one refuses every call past the exit handlers that were
-// registered after its first context (error 4), and in a copy (fork, clone) of a process that had
-// made one (error 3, measured with driver 580.159.04). Here only those calls refuse, and only past
-// the exit handlers, by which a program asks what the device is and has.
+// Whether CUDA still answers. A real runtime refuses every call after the exit handlers that were
+// registered after its first context (error 4). It also refuses in a copy (fork, clone) of a
+// process that had a context (error 3, measured with driver 580.159.04). Here only those calls
+// refuse, and only past the exit handlers, by which a program asks what the device is and has.
 cudaError_t answerable();
 
 // The driver's number for the attribute is the runtime's.

@@ -1,6 +1,6 @@
-// cuDNN: the graph interface. A descriptor keeps what is set and gives it back; what cuDNN would
-// compute itself is computed when a descriptor is finalized: which engines there are for an
-// operation graph, their notes, and the workspace of a plan.
+// cuDNN: the graph interface. A descriptor keeps what is set and gives it back. Finalizing one
+// computes what cuDNN would compute itself: the engines for an operation graph, their notes, and
+// the workspace of a plan.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
