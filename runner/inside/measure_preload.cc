@@ -4,9 +4,9 @@
 // for them, it redirects them there (redirected_files.h). Here are the calls that change files;
 // redirect_preload.cc has those that only look at them.
 //
-// Links with neither LibTorch nor the C++ library, so that it can go into anything. What stands
-// before a function of the C library leaves errno as it was, allocates nothing, takes no lock and
-// keeps no file open: the program may be in a signal handler, or in a child of vfork.
+// Links with neither LibTorch nor the C++ library, so that it can go into anything. The wrappers of
+// C library functions leave errno as it was, allocate nothing, take no lock and keep no file open.
+// The program may be in a signal handler or in a child of vfork when it calls them.
 
 #include <errno.h>
 #include <fcntl.h>

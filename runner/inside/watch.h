@@ -1,7 +1,7 @@
 #pragma once
 
-// What libmemledger.so does of its own accord, at load, where the environment asks for it
-// (runner/environment.h): watches the process from its first allocation, and writes reports
+// What libmemledger.so does by itself at load if the environment asks for it
+// (runner/environment.h). It watches the process from its first allocation, and writes reports
 // (memledger-exit.txt, oom-….txt), a line profile (memledger-lines.txt) and a timeline.
 //
 // A forked child that goes on without exec is watched, but reports nothing of its own.
