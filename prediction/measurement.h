@@ -117,9 +117,9 @@ struct MeasuredRead {
   Kind kind = Kind::kSize;
   // False: there is no largest value to assume, so no peak of any run is an upper end.
   bool has_upper_bound = true;
-  // Where something else can be assumed of a number, a fraction or a truth: which read of the
-  // program it is, the same in each run; what was assumed at first; with how many values it was
-  // tried, and what they did.
+  // If another number, fraction or truth value can be assumed: which read of the program it is, the
+  // same in each run; what was assumed at first; with how many values it was tried, and their
+  // outcome.
   std::string site = {};
   double assumed = 0;
   int64_t values_tried = 0;

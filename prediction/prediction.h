@@ -58,9 +58,10 @@ struct DevicePrediction {
   int64_t headroom_bytes() const { return capacity_bytes - process_peak.high; }
 };
 
-// One GPU, of which processes took memory that are not watched, in runs that did not end by
-// themselves: the sum of their peaks, whether or not they came together, from the run that took
-// least to the one that took most. Another run may take more or less.
+// A GPU on which unwatched processes took memory, in runs that did not end by themselves. The
+// interval goes from the run that took the minimum to the one that took the maximum. Each is the
+// sum of the processes' peaks, even if these came at different times. Another run may take more or
+// less.
 struct UnwatchedDevice {
   std::string device;  // cuda:0
   std::string gpu;     // NVIDIA H200
@@ -214,10 +215,10 @@ int64_t margin_to_test(const std::vector<Run>& runs);
 // which were ended earlier: they have to be made again, as far as it came.
 bool needs_others_as_far(const std::vector<Run>& runs);
 
-// Returns whether runs of the high end with varies_sizes, one in each order, are needed for a
-// verdict, and how much less memory they have to have: a program that fits read sizes that only the
-// device has. Sizes that go up and down cut LibTorch's cache into more pieces than the largest ones
-// alone. Runs without a limit have been made where those with one were short.
+// Returns whether the verdict needs runs of the high end with varies_sizes, one in each order, and
+// by how much less memory they get. It does if a program that fits read sizes that only the device
+// has. Sizes that go up and down cut LibTorch's cache into more pieces than the largest ones alone.
+// Runs without a limit have been made where those with one were short.
 struct VariedSizes {
   bool are_needed = false;
   int64_t held_back_bytes = 0;
