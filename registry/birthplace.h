@@ -41,9 +41,9 @@ struct Birthplace {
   // Computed again within backward (activation checkpointing), so of the forward pass: grad mode
   // was on there, and off in backward itself.
   bool recomputed = false;
-  // Made in the forward pass by an operator that read a tensor which requires grad, and no backward
-  // pass has begun since, until this value was made: autograd keeps it if a node of the graph has
-  // use for it.
+  // Made in the forward pass by an operator that read a tensor which requires grad, with no
+  // backward pass between that and this value. Autograd keeps it if a node of the graph has use for
+  // it.
   bool awaits_backward = false;
   // Numbers the runs of outermost operators on `thread`, from 1; 0: outside operators. Starts again
   // after 2^32.

@@ -85,22 +85,22 @@ struct LedgerRecording {
 //                                       a tombstone while an instant that saw it alive matters
 //
 // An *instant* is taken with all shards held for a moment (no copying): it ends an epoch. Every
-// record carries the epoch it was born in, so who was alive at the instant can be collected
+// record carries the epoch it was born in. So the storages alive at the instant can be collected
 // afterwards, one shard at a time, while the program goes on: records born by then and still there,
 // plus the tombstones of those that died since. Tombstones are kept only for storages that a cursor
 // (or a running snapshot) saw alive: at most one per storage alive at each cursor's instant.
 //
 // Peaks use the same tombstones in another order: a device's births and deaths are numbered
-// (DeviceCounters), and who was alive at the peak is everyone born by its number and still there,
-// plus the tombstones of those alive at it that died since. Every new peak makes the tombstones of
-// the one before worthless; a shard sweeps them out when it has twice as many as after the last
+// (DeviceCounters). The storages alive at a peak are those born by its number and still there, plus
+// the tombstones of those that were alive at it and died since. Every new peak makes the tombstones
+// of the one before worthless; a shard sweeps them out when it has twice as many as after the last
 // sweep.
 //
-// Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock and within it
-// the thread's share of the device's bytes (DeviceCounters), seldom the device's lock; it calls
-// nothing of the program or of LibTorch while holding them, and never throws. A device's locks are
-// only taken under a shard's. Locks of shards and shares are biased towards the thread that uses
-// them alone.
+// Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock, and within
+// it the lock of the thread's share of the device's bytes (DeviceCounters), seldom the device's
+// lock. While it holds them it calls nothing of the program or of LibTorch, and it never throws. A
+// device's locks are only taken under a shard's. Locks of shards and shares are biased towards the
+// thread that uses them alone.
 class Ledger {
  public:
   // An instant holds all of them at once, and the thread sanitizer follows at most 64 locks of a
@@ -410,9 +410,9 @@ class Ledger {
   static uint32_t calling_thread() noexcept;
   static constexpr uint64_t kIdBlock = 64;
   static constexpr uint64_t kMostBlocksSince = 17;
-  // Returns an id above all of this thread's, and at most 1 100 below those of others: threads take
-  // ids in blocks, so that they do not pass a cache line to and fro with each birth. A thread that
-  // finds that 16 others have been taken after its own begins a new one.
+  // Returns an id above all of this thread's, and at most 1 100 below those of others. Threads take
+  // ids in blocks, so that births do not pass a cache line between cores. A thread that finds that
+  // 16 others have been taken after its own begins a new one.
   inline uint64_t take_id(ThreadContext& thread) noexcept;
   // `set_place(entry, flags)` writes the birthplace; `share` is as in DeviceCounters::Caller.
   template <typename SetPlace>
@@ -436,8 +436,8 @@ class Ledger {
   static void visit_recent(Shard& shard, const IsPast& is_past, const Live& live, const Dead& dead,
                            const Visit& visit);
   // Copies the wanted records among all there are. An instant or a peak has settled which these
-  // are, and entries stay in their slots, so a shard with many is not held for longer than kChunk
-  // of them take. kMost takes room for all, kSome counts first.
+  // are, and entries stay in their slots. So a large shard is not locked for longer than kChunk
+  // entries take. kMost takes room for all, kSome counts first.
   enum class Share { kMost, kSome };
   template <typename Wanted>
   RecordList gather_all(Share share, const Wanted& wanted);

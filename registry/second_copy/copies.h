@@ -22,9 +22,9 @@
 #include "registry/phase.h"
 #include "registry/stacks.h"
 
-// They meet through the wrapper before LibTorch's CPU allocator, which says whose it is (symbols of
-// executables cannot be looked up); where the program's own allocator stands in front of it,
-// through the C symbol memledger_copy of libraries.
+// They find each other through the wrapper before LibTorch's CPU allocator, which says whose it is,
+// because symbols of executables cannot be looked up. If the program's own allocator is in front of
+// it, they use the C symbol memledger_copy of libraries.
 namespace memledger {
 
 class Registry;
