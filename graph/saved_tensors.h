@@ -169,9 +169,10 @@ class SavedTensors {
 
   // Returns the nodes that could not be read, or not to their end. What they hold is in no total.
   std::vector<UnreadNode> unread_nodes() const;
-  // Returns true if the totals are all that the graph's nodes still hold, but for leaves that none
-  // has saved, which it keeps alive as well: every node was read or has been freed by backward(),
-  // and every row's bytes are known. Otherwise they are lower bounds, but for inferred_bytes().
+  // Returns true if every node was read or has been freed by backward(), and every row's bytes are
+  // known. Then the totals are all that the graph's nodes still hold, except leaves that no node
+  // has saved, which the graph keeps alive as well. Otherwise they are lower bounds, but for
+  // inferred_bytes().
   bool complete() const;
 
   // Returns one JSON object, schema memledger.saved_tensors/2 (docs/formats.md). Bytes are exact
