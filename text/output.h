@@ -92,9 +92,9 @@ using RunClock = RunTime (*)();
 RunTime run_time();
 
 // A path that the user gave once for all processes of a run: the first that writes takes it, later
-// ones write NAME.PID.EXTENSION next to it. What lay there before the run began is replaced. Each
-// file carries the run that wrote it, in the extended attribute kRunAttribute; where the file
-// system has none, its time has to do. kRunVariable, which `memledger run` sets, names the run;
+// ones write NAME.PID.EXTENSION next to it. What lay there before the run began is replaced. The
+// extended attribute kRunAttribute of each file has the run that wrote it. On a file system without
+// such attributes the file's time decides. kRunVariable, which `memledger run` sets, names the run;
 // without it each process is a run of its own.
 class RunFile {
  public:
