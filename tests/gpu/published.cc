@@ -1,13 +1,13 @@
-// Holds the virtual GPU against what others have published of real ones: runs each program on the
-// virtual device at the ends that `memledger dry-run` takes, each with both orders of addresses,
-// and prints the real figure next to the interval that the runs span.
+// Compares the virtual GPU with published figures of real ones. Runs each program on the virtual
+// device at the ends that `memledger dry-run` takes, each with both orders of addresses. Prints the
+// real figure next to the interval that the runs span.
 //
 //   ./bazelw run //tests/gpu:published
 //   ./bazelw run //tests/gpu:published -- --mlp_data=mlp_data_step1.csv --mlp_rows=150
 //
-// Ends with 1 if a real figure lies above its interval, or below it where the program itself is
-// published, or if an interval is wider than 1 % (5 % with cuDNN) and than 24 MiB (of one
-// workspace 32 MiB).
+// Ends with 1 if a real figure lies above its interval, or below it if the program itself is
+// published. Also if an interval is wider than 1 % (5 % with cuDNN) and wider than 24 MiB (32 MiB
+// for one workspace).
 
 #include <fmt/format.h>
 #include <sys/wait.h>
