@@ -23,9 +23,9 @@ bool set_context_limit(int device, ContextLimit limit, size_t bytes);
 // Takes the heap, for a kernel that uses it. Returns false where the memory is not there.
 bool take_heap(int device);
 
-// Makes room for kernels with so much local memory for each thread: for as many threads as the
-// device runs at a time, whatever a launch has. CUDA keeps it until the context ends. Returns false
-// where the memory is not there.
+// Makes room for kernels with this much local memory for each thread. It is for as many threads as
+// the device runs at a time, however many a launch has. CUDA keeps it until the context ends.
+// Returns false where the memory is not there.
 bool take_local_memory(int device, size_t bytes_per_thread);
 
 // Nodes of executable graphs: what was once taken for kernels is kept for other graphs until the

@@ -122,7 +122,7 @@ class Machine {
   bool disable_peer(int device, int peer);
 
   // Memory that a library takes for itself: in all `bytes` for this owner, or what it has already
-  // where that is more. False, and as before, where there is not so much left.
+  // where that is more. Returns false, and changes nothing, if less is left.
   bool hold(int device, const void* owner, size_t bytes);
   void release_held(const void* owner);
   // Addresses that a library takes for itself, whose memory is in the context's. 0: none.

@@ -134,9 +134,10 @@ class Streams {
   // The streams that are always there, as cudaStreamLegacy and cudaStreamPerThread.
   static constexpr uintptr_t kLegacy = 1;
   static constexpr uintptr_t kPerThread = 2;
-  // A thread that submits work, and then polls this many times without submitting any in between,
-  // waits for what it polls for. One that never submits (a watchdog) must not end the wait of
-  // others by its speed: for any thread so many polls count, once they have gone on for so long.
+  // A thread that submits work, and then polls kPollsOfAWait times without submitting any in
+  // between, waits for what it polls for. A thread that never submits (a watchdog) must not end the
+  // wait of others by its speed. So for any thread kPollsOfALongWait polls count once they have
+  // gone on for kLongWait.
   static constexpr int kPollsOfAWait = 1000;
   static constexpr int kPollsOfALongWait = 10;
   static constexpr int64_t kLongWait = 2'000'000'000;  // nanoseconds

@@ -77,7 +77,7 @@ cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes);
 // For a kernel of which nothing is known.
 inline constexpr int kAssumedRegisters = 32;
 int active_blocks(int block_size, size_t shared_bytes, int registers = kAssumedRegisters);
-// The most threads of a block, of so many registers each.
+// Returns the maximum number of threads in a block if each has this many registers.
 int threads_within(int registers);
 
 // nullptr, and the two handles of CUDA's default streams, are streams, too.

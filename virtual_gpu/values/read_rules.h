@@ -12,7 +12,7 @@ namespace memledger::virtual_gpu {
 
 // What an operator reads back from the device while it runs.
 struct ReadPlan {
-  // A copy of exactly so many bytes gets the value, in whole parts of at most `part_bytes`.
+  // A copy of exactly this many bytes gets the value, in whole parts of at most `part_bytes`.
   struct Read {
     uint32_t bytes = 0;
     uint32_t part_bytes = 0;

@@ -445,7 +445,7 @@ void fill(const UnknownCopy& copy, const std::vector<unsigned char>& element, si
   Shadows::get().read(copy.destination, copy.source, copy.bytes);
 }
 
-// Elements of a mask that the host takes are sizes, too: so many of them are true.
+// Elements of a mask that the host takes are sizes, too: the number of true ones.
 void fill_mask(const UnknownCopy& copy, const std::string& op) {
   uint32_t share = millionths();
   static std::atomic<uint64_t> masks{0};
