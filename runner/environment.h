@@ -34,8 +34,8 @@ inline constexpr char kStacks[] = "MEMLEDGER_STACKS";
 inline constexpr char kDetail[] = "MEMLEDGER_DETAIL";
 // A signal that asks for a report while the program goes on: SIGUSR1 or SIGUSR2.
 inline constexpr char kReportOn[] = "MEMLEDGER_REPORT_ON";
-// Report once the memory that the process' control group uses comes near its limit: at so many
-// percent of it, 0 for never.
+// Report once the memory that the process' control group uses comes near its limit: at this
+// percentage of it, 0 for never.
 inline constexpr char kReportNear[] = "MEMLEDGER_REPORT_NEAR";
 // Reports promise what a ScopedTrainingPaused does (registry/training_paused.h). On unless empty or
 // 0.

@@ -56,7 +56,7 @@ absl::StatusOr<std::string> file_with_memory(const Specification& specification,
   return "@" + path;
 }
 
-// Writes a file of the device with so many bytes more in its context.
+// Writes a file of the device with `more` bytes added to its context.
 absl::StatusOr<std::string> file_with_context(const Specification& specification,
                                               const DeviceSpecification& device, uint64_t more,
                                               const std::string& folder) {

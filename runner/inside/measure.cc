@@ -62,7 +62,8 @@ using std::chrono::steady_clock;
 constexpr int64_t kStackFrom = int64_t{1} << 20;
 // Python's are cheaper.
 constexpr int64_t kPythonStackFrom = int64_t{64} << 10;
-// A program that goes on after so many failed allocations is written down as it ends.
+// Number of failed allocations that are written down at once. A program that goes on after them is
+// written down when it ends.
 constexpr int kMaxWritesAtFailures = 8;
 constexpr auto kProgressEvery = std::chrono::milliseconds(100);
 // The figures are also written while the program runs, in case that it is killed: after so long,
