@@ -19,10 +19,10 @@ namespace {
 using Kind = MeasuredRead::Kind;
 using Effect = MeasuredRead::Effect;
 
-// Up to so many reads are tried one by one, else all at once.
+// Maximum number of reads that are tried one by one. More are tried all at once.
 constexpr size_t kMaxAlone = 3;
 constexpr size_t kMaxTruthsAlone = 6;
-// Where something came of trying all at once, so many are tried one by one.
+// Maximum number that is tried one by one after trying all at once had an effect.
 constexpr size_t kMaxAfterAll = 8;
 
 // From small to huge.

@@ -184,7 +184,8 @@ struct Measurement {
   Steps kind_when_settled = Steps::kNone;
   bool has_grown_since = false;
   // Parameters that the forward pass used and that no step has written to, where one ended the
-  // program: frozen by leaving them out, or trained later than after so many steps.
+  // program: frozen because the optimizer does not have them, or trained later than the steps that
+  // were seen.
   int64_t unstepped_parameters = 0;
   std::vector<MeasuredDevice> devices;
   std::vector<MeasuredStage> stages;  // those that the process was in

@@ -28,7 +28,7 @@ constexpr char kCudasPool[] = "cudaMallocAsync";
 constexpr std::string_view kSettings[] = {kExpandable, "max_split_size_mb:128",
                                           "roundup_power2_divisions:8"};
 // What a real device can take beyond the upper end, and later steps beyond those that were seen
-// (docs/accuracy.md): a part in so many, or so much.
+// (docs/accuracy.md): one part in kMarginShare, but at least kMinMargin.
 constexpr int64_t kMarginShare = 100;
 // On an H200 the peaks of 14 programs lay at most 2.1 % above those with cuDNN's own plans
 // (docs/accuracy.md).

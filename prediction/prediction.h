@@ -205,10 +205,10 @@ struct Prediction {
 Prediction predict(std::string specification, const std::vector<Run>& runs);
 
 // Returns how many bytes two more runs of the high end, one in each order of addresses, have to
-// hold back for a verdict; 0: none are needed. They are needed where a program fits and less than
-// 1 % or 24 MiB is to spare, as a real device may take so much more (docs/accuracy.md). Where the
-// program was ended after steps that were all alike it is 1 % or 32 MiB: a smaller last batch may
-// cut LibTorch's cache differently.
+// hold back for a verdict; 0: none are needed. They are needed where a program fits and less than 1
+// % or 24 MiB is to spare, because a real device may take that much more (docs/accuracy.md). Where
+// the program was ended after steps that were all alike it is 1 % or 32 MiB: a smaller last batch
+// may cut LibTorch's cache differently.
 int64_t margin_to_test(const std::vector<Run>& runs);
 
 // Returns whether the run that went on has shown more than those of the other orders and ends,
