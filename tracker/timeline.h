@@ -38,8 +38,8 @@ class Optimizer;
 namespace memledger {
 
 struct TimelineOptions {
-  // Keeps the last so many births and deaths, whatever their addresses, at about 140 bytes each and
-  // 0.6 MB, reserved at the start, and as many marks. What is dropped is counted. The timeline
+  // Maximum number of births and deaths that are kept, the last ones, and of marks. They take about
+  // 140 bytes each and 0.6 MB, reserved at the start. What is dropped is counted. The timeline
   // begins with the first birth or death that is kept; marks from before it are dropped.
   size_t max_events = size_t{1} << 18;
   // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during each call.
