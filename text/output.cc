@@ -429,7 +429,7 @@ std::string this_boot() {
   return text.data();
 }
 
-// Splits into as many parts as are asked for; false: there are not so many.
+// Splits into as many parts as are asked for; false: there are fewer.
 template <size_t kParts>
 bool split(std::string_view text, char separator, std::array<std::string, kParts>& parts) {
   for (size_t i = 0; i < kParts; ++i) {
