@@ -249,8 +249,7 @@ class Ranks {
     return tensor.scalar_type() == at::kFloat ? kFloat32 : kBfloat16;
   }
 
-  // The first rank makes it, and sends it to the others, at the address that torchrun and others
-  // give.
+  // The first rank makes it, and sends it to the others over the address that torchrun gives.
   Id shared_id() const {
     Id id;
     if (rank_ == 0) check(function<int (*)(Id*)>("ncclGetUniqueId")(&id));
