@@ -249,7 +249,7 @@ class Ranks {
     return tensor.scalar_type() == at::kFloat ? kFloat32 : kBfloat16;
   }
 
-  // The first rank makes it, and tells the others, as torchrun and others say where.
+  // The first rank makes it, and sends it to the others over the address that torchrun gives.
   Id shared_id() const {
     Id id;
     if (rank_ == 0) check(function<int (*)(Id*)>("ncclGetUniqueId")(&id));

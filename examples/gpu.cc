@@ -2,7 +2,7 @@
 // virtual.
 //
 // Linked with it, a program needs all of NVIDIA's libraries to begin at all, on a machine without a
-// GPU, too. Here a GPU that cannot be used is told in a line, and the example goes on without.
+// GPU, too. Here a GPU that cannot be used is reported in a line, and the example goes on without.
 
 #include <dlfcn.h>
 

@@ -6,7 +6,7 @@
 //
 // The weights are the original's: 35, 7, 71 and 14 MB in the four embeddings, 127 MB in all, and as
 // much in gradients. What differs:
-// - The original does not tell its batch, on which feature maps and cache depend; here it is
+// - The original does not give its batch, on which feature maps and cache depend; here it is
 // 131072.
 // - Feature maps are also shown by layer.
 // - Intermediate gradients are measured; in the original they are what a peak leaves unexplained.

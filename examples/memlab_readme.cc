@@ -6,7 +6,7 @@
 //
 // Above each example stands what the original's README shows, and what differs here. In all of
 // them:
-// - Rows are sorted by bytes, and an anonymous row tells the operator that made it.
+// - Rows are sorted by bytes, and an anonymous row names the operator that made it.
 // - LibTorch keeps workspaces for cuBLAS and cuBLASLt from the first matrix product on: 32.00M and
 //   1.00M on an H200. The autograd thread has a cuBLAS handle of its own, so the first backward
 //   pass adds another 32.00M. They stay until the program ends. `The allocated memory` includes
@@ -163,7 +163,7 @@ void unseen_by_python(c10::Device device) {
 }  // namespace
 
 int main() {
-  const memledger::ScopedTracking tracking;  // first, so that every row tells its operator
+  const memledger::ScopedTracking tracking;  // first, so that every row names its operator
   const c10::Device device = memledger::default_device();
   std::cout << "on " << device << (device.is_cuda() ? "\n" : ": LibTorch sees no CUDA device\n");
   linear_without_names(device);

@@ -2,7 +2,7 @@
 //
 //   ./bazelw run //examples:will_it_fit
 //
-// For each GPU the program starts itself anew, up to the call that asks. In a test,
+// For each GPU the program starts itself again, up to the call that asks. In a test,
 // CHECK(memledger::fits_on("l4", step)) fails when a change makes the network too large.
 
 #include <torch/types.h>

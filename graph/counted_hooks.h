@@ -20,7 +20,7 @@ namespace memledger {
 // opened".
 class CountedHooks : public torch::autograd::SavedVariableHooks {
  public:
-  // Returns the tensors that these hooks keep alive in place of the one they were given; none if
+  // Returns the tensors that these hooks keep alive instead of the one they were given; none if
   // its data lies elsewhere, in a file for example. Called while the graph is read, under the lock
   // of the node that saved the tensor: change nothing and wait for nothing. If it throws, the node
   // is listed as packed.

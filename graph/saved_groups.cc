@@ -357,8 +357,8 @@ class Block {
   }
 
   // Masks, indices, a batch: the block's own if an operator of the block made them, its input if
-  // they are older than something from before the block. Of the rest what may be older than all
-  // that the block made is taken for an input.
+  // they are older than something from before the block. Among the rest, everything that may be
+  // older than all that the block made counts as an input.
   void keep_what_came_without_gradient() {
     const std::map<uint32_t, OfThread> threads = made_by_threads();
     for (const CompactRow& row : data_.rows) {

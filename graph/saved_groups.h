@@ -6,8 +6,8 @@
 //   std::cout << memledger::by_node_kind(saved) << memledger::by_layer(saved, 1);
 //   std::cout << memledger::if_checkpointed(saved, "0");
 //
-// All bytes are those of activations, rounded as saved_for_backward() was told to. Functions of
-// values, for any number of threads.
+// All bytes are those of activations, rounded as the options of saved_for_backward() say. Functions
+// of values, for any number of threads.
 
 #include <cstddef>
 #include <cstdint>

@@ -54,8 +54,8 @@ struct SavedTensorOptions {
   std::vector<std::pair<std::string, at::Tensor>> parameters = {};
   // Buffers besides those of the given module.
   std::vector<at::Tensor> buffers = {};
-  // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during the call: else
-  // gradients that were set by hand beside other threads are not known as such.
+  // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during the call: else,
+  // while there are other threads, gradients that were set by hand are not known as such.
   bool training_paused = false;
 };
 
@@ -169,9 +169,10 @@ class SavedTensors {
 
   // Returns the nodes that could not be read, or not to their end. What they hold is in no total.
   std::vector<UnreadNode> unread_nodes() const;
-  // Returns true if the totals are all that the graph's nodes still hold, but for leaves that none
-  // has saved, which it keeps alive as well: every node was read or has been freed by backward(),
-  // and every row's bytes are known. Otherwise they are lower bounds, but for inferred_bytes().
+  // Returns true if every node was read or has been freed by backward(), and every row's bytes are
+  // known. Then the totals are all that the graph's nodes still hold, except leaves that no node
+  // has saved, which the graph keeps alive as well. Otherwise they are lower bounds, but for
+  // inferred_bytes().
   bool complete() const;
 
   // Returns one JSON object, schema memledger.saved_tensors/2 (docs/formats.md). Bytes are exact
@@ -201,7 +202,7 @@ class SavedTensors {
 // exp() is the root, its result is kRoot.
 //
 // Throws c10::Error if there is no root, a root is undefined or has no graph, or backward() has
-// freed all that the graph had saved. Of a graph that is freed in part, returns what is left; the
+// freed all that the graph had saved. For a graph that is freed in part, returns what is left; the
 // freed nodes are in unread_nodes().
 //
 // Other threads may meanwhile build and run other graphs, over the same parameters, too. They must

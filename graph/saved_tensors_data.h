@@ -84,7 +84,7 @@ struct SavedTensorsData {
   }
   static const SavedTensorsData& of(const SavedTensors& saved) { return *saved.data_; }
 
-  // Returns what a storage of so many bytes counts under these options.
+  // Returns what a storage of this many bytes counts under these options.
   int64_t rounded(int64_t bytes) const {
     constexpr int64_t kCudaBlockBytes = 512;
     return rounding == Rounding::kRequested

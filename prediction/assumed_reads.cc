@@ -19,10 +19,10 @@ namespace {
 using Kind = MeasuredRead::Kind;
 using Effect = MeasuredRead::Effect;
 
-// Up to so many reads are tried one by one, else all at once.
+// Maximum number of reads that are tried one by one. More are tried all at once.
 constexpr size_t kMaxAlone = 3;
 constexpr size_t kMaxTruthsAlone = 6;
-// Where something came of trying all at once, so many are tried one by one.
+// Maximum number that is tried one by one after trying all at once had an effect.
 constexpr size_t kMaxAfterAll = 8;
 
 // From small to huge.
@@ -39,7 +39,7 @@ bool is_first(const MeasuredRead& read, std::string_view value) {
   return (value == kAssumeSmall && read.assumed == 0) || (value == kAssumeOne && read.assumed == 1);
 }
 
-// The values of a read beside the first.
+// The values of a read besides the first.
 std::vector<std::string> other_values(const MeasuredRead& read) {
   if (is_truth(read)) return {kAssumeOther};
   std::vector<std::string> values;
@@ -155,7 +155,7 @@ enum class Outcome : uint8_t { kAlike, kSamePeak, kOtherPeak, kNoMemory, kFailed
 
 Outcome outcome_of(const Run& run, const std::vector<Run>& runs) {
   if (run.failed_allocation()) return Outcome::kNoMemory;
-  // One that was killed may have been so for want of the host's memory.
+  // One that was killed may have run out of the host's memory.
   constexpr int kKilled = 128 + 9;
   if (run.program.timed_out || run.program.status == kKilled) return Outcome::kTimedOut;
   if (!run.has_ended_well()) return Outcome::kFailed;

@@ -18,7 +18,7 @@ struct DeviceUseRow {
   char gpu[96];  // as CUDA calls it
   uint64_t capacity_bytes;
   uint64_t context_bytes;  // part of the peak
-  uint64_t peak_bytes;     // the most that the process took at one time
+  uint64_t peak_bytes;     // the maximum that the process took at one time
   // How often it took some, how much in all, and how often it was refused.
   uint64_t times_taken;
   uint64_t taken_in_all;

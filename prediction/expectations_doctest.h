@@ -1,6 +1,6 @@
 #pragma once
 
-// Makes memledger::fits_on() start a doctest program anew for the running test case alone. Include
+// Makes memledger::fits_on() start a doctest program again for the running test case alone. Include
 // it after doctest's header, in one file of the program.
 //
 //   const auto step = [&] { model->forward(input).sum().backward(); };

@@ -1,7 +1,7 @@
 #pragma once
 
-// Makes memledger::fits_on() start a googletest program anew for the running test alone. Include it
-// after <gtest/gtest.h>, in one file of the program.
+// Makes memledger::fits_on() start a googletest program again for the running test alone. Include
+// it after <gtest/gtest.h>, in one file of the program.
 //
 //   const auto step = [&] { model->forward(input).sum().backward(); };
 //   EXPECT_TRUE(memledger::fits_on("l4", step));

@@ -8,31 +8,32 @@
 namespace memledger::prediction {
 namespace {
 
-// How many times the largest that fits the next value is, as long as none is known not to fit: at
-// the least after the first value, whose peak is mostly what does not depend on it, and at the
-// most.
+// Bounds of the next value, as multiples of the largest that fits, as long as none is known not to
+// fit. The minimum holds after the first value, whose peak hardly depends on the value.
 constexpr int64_t kLeastGrowth = 8, kMostGrowth = 16;
-// At the most, once peaks have grown by this share of the capacity, so that their slope is known.
+// The maximum once peaks have grown by kSlopeKnown of the capacity, so that their slope is known.
 constexpr int64_t kMostGrowthOnSlope = 64;
 constexpr double kSlopeKnown = 0.01;
-// After so many values with the same peak the program is taken to ignore the value.
+// Number of values with the same peak after which the program is taken to ignore the value.
 constexpr size_t kSameUntilUnused = 4;
 // Peaks that fall by less are noise of workspaces.
 constexpr double kFallsBy = 0.01;
-// A curve is taken for bent if this changes the estimate by so much.
+// A curve counts as bent if that changes the estimate by more than this share.
 constexpr double kBent = 0.05;
-// The next step from a side of the bracket is so many times the one before, which was too small.
+// If a value lay too near to one side of the bracket, the next one goes this many times as far from
+// that side.
 constexpr int64_t kFasterBy = 4;
-// So many values have to halve what is left between two values.
+// If this many values do not halve the bracket, the next one is its middle.
 constexpr size_t kPatience = 3;
-// What is left of an uncertainty that a value has lessened enough.
+// A value has reduced the uncertainty enough if no more than this share of it is left.
 constexpr double kMuchLess = 0.75;
 // Below this share of the memory it is no better than the noise of peaks.
 constexpr double kUncertain = 0.03;
 
 // Values that differ by less than this share are neighbours.
 constexpr double kNear = 0.1;
-// A program that fits and leaves so much has all the memory that it wants.
+// A program that fits and takes less than this share of the capacity has all the memory that it
+// wants.
 constexpr double kRoomy = 0.95;
 constexpr int kHalvings = 20;
 
@@ -99,10 +100,10 @@ class Curve {
 
   bool is_empty() const { return samples_.empty(); }
 
-  // Where the tensors take so many bytes; infinite if they do not seem to.
+  // Returns the value at which the tensors take `bytes`; infinite if there seems to be none.
   double value_at(double bytes) const {
     if (samples_.size() == 1) {
-      // At the most all of it is in proportion to the value: so many fit at the least.
+      // At most all of it is in proportion to the value, so at least this many fit.
       const double per_value = samples_[0].bytes / samples_[0].value;
       return per_value <= 0 ? kInfinite : bytes / per_value;
     }
@@ -140,7 +141,7 @@ class CacheShare {
     for (const FitPoint& point : tried) narrow(point, curve);
   }
 
-  // The most that tensors can take, as far as it is known.
+  // The maximum that tensors can take, as far as it is known.
   double most_allocated() const { return most_allocated((least_ + most_) / 2); }
   // How much of the memory depends on how large the share is, of what it can be.
   double uncertainty() const { return std::max(0.0, most_ - least_) * cached_; }

@@ -144,7 +144,7 @@ std::string bar(const FitPoint& point, size_t width) {
     const auto column = [&, capacity = point.peaks->capacity](int64_t bytes) {
       const double share = static_cast<double>(bytes) / static_cast<double>(capacity);
       const auto cell = static_cast<size_t>(share * static_cast<double>(capacity_at));
-      // The least that is too much can be seen, too.
+      // The smallest excess can be seen, too.
       return std::min(width, bytes > capacity ? std::max(cell, capacity_at + 2) : cell);
     };
     const size_t low = column(peak->process.low), high = column(peak->process.high);

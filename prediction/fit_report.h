@@ -25,7 +25,7 @@ struct EstimatedRemedy {
   std::string change;
   std::string assumption;
   int64_t bytes = 0;
-  bool is_upper_bound = false;  // at the most so many
+  bool is_upper_bound = false;  // at most this many
 };
 
 struct FitReport {
@@ -42,7 +42,7 @@ struct FitReport {
   size_t runs = 0;      // of the program, all together
   int64_t seconds = 0;  // after which the search was ended; 0: it came to its end
 
-  // The first argument with the value in place of {}: `--batch=32`; of a long one the value alone.
+  // The first argument with the value instead of {}: `--batch=32`; of a long one the value alone.
   std::string argument(int64_t value) const;
   // Returns whether the tensors of the next value would fit, but not with the fragments of
   // LibTorch's cache: then a few larger values may fit, too.
@@ -73,7 +73,7 @@ struct ShownPeak {
 };
 std::optional<ShownPeak> shown_peak(const FitPoint& point);
 
-// Returns `text` with the value in place of each {}.
+// Returns `text` with the value instead of each {}.
 std::string with_value(const std::string& text, int64_t value);
 
 // Returns the exit status of `memledger fit`: 0 found, 10 none fits, 12 the program failed, 2 it

@@ -15,7 +15,7 @@ namespace memledger::prediction {
 namespace {
 
 constexpr double kWidth = 800, kHeight = 450, kLeft = 90, kRight = 60, kTop = 66, kBottom = 84;
-// What takes more than so many times the capacity is left out, so that the rest can be read.
+// Points above this multiple of the capacity are left out, so that the rest can be read.
 constexpr double kMostCapacities = 2;
 // Where a value is marked that takes more, but it is not known how much: a little above.
 constexpr double kMore = 1.02;
@@ -126,7 +126,7 @@ std::string band(const Axes& axes, const std::vector<const FitPoint*>& points) {
       there, back, kBand, kBand);
 }
 
-// The largest value that fits, beside the smallest that does not.
+// The largest value that fits, next to the smallest that does not.
 std::string boundary(const Axes& axes, const FitReport& report) {
   if (!report.outcome.largest || !report.outcome.next) return "";
   const double x = axes.x(

@@ -72,7 +72,7 @@ inline constexpr char kRefusedFiles[] = "refused";
 // Why a process was not measured though it has LibTorch: lines, which all such processes append.
 inline constexpr char kUnwatchedProcesses[] = "unwatched";
 
-// How many devices the virtual GPU has: programs are told that their files are there
+// How many devices the virtual GPU has: programs see their files as present
 // (runner/inside/device_files.h).
 inline constexpr char kDevicesVariable[] = "MEMLEDGER_VIRTUAL_DEVICES";
 

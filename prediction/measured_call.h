@@ -7,7 +7,7 @@
 // was loaded.
 extern "C" {
 
-// Begins all peaks anew: LibTorch's, the registry's and those of the virtual GPU.
+// Restarts all peaks: LibTorch's, the registry's and those of the virtual GPU.
 __attribute__((visibility("default"))) void memledger_measured_call_begins();
 // Returns the bytes of all peaks so far, added up: a number that changes if one of them moves.
 __attribute__((visibility("default"))) int64_t memledger_measured_call_peaks();
@@ -18,7 +18,7 @@ __attribute__((visibility("default"))) void memledger_measured_call_ended(const 
 
 namespace memledger::prediction {
 
-// A value of kUntilVariable beside `step` and `exit`. A process that comes to its end without such
+// A value of kUntilVariable besides `step` and `exit`. A process that comes to its end without such
 // a call ends with kNoCall as its status.
 inline constexpr char kUntilCall[] = "call";
 inline constexpr int kNoCall = 113;

@@ -63,7 +63,7 @@ inline constexpr char kUnknownPart[] = "not known";
 struct MeasuredPart {
   std::string part;
   int64_t bytes = 0;
-  int64_t inferred_bytes = 0;  // of it: from phases and sizes, as nothing has told so
+  int64_t inferred_bytes = 0;  // of it: inferred from phases and sizes
 };
 
 // The moment when most was requested on the fullest device.
@@ -74,7 +74,7 @@ struct MeasuredPeak {
   std::vector<MeasuredRow> largest;
   std::map<std::string, int64_t> by_layer;  // the largest
   int64_t without_layer_bytes = 0;          // and what belongs to none
-  // What by_layer has beside weights, gradients, optimizer state, buffers and inputs.
+  // What by_layer has besides weights, gradients, optimizer state, buffers and inputs.
   std::map<std::string, int64_t> activations_by_layer;
   std::vector<MeasuredPart> parts;  // add up to all that was requested
 
@@ -117,9 +117,9 @@ struct MeasuredRead {
   Kind kind = Kind::kSize;
   // False: there is no largest value to assume, so no peak of any run is an upper end.
   bool has_upper_bound = true;
-  // Where something else can be assumed of a number, a fraction or a truth: which read of the
-  // program it is, the same in each run; what was assumed at first; with how many values it was
-  // tried, and what they did.
+  // If another number, fraction or truth value can be assumed: which read of the program it is, the
+  // same in each run; what was assumed at first; with how many values it was tried, and their
+  // outcome.
   std::string site = {};
   double assumed = 0;
   int64_t values_tried = 0;
@@ -184,7 +184,8 @@ struct Measurement {
   Steps kind_when_settled = Steps::kNone;
   bool has_grown_since = false;
   // Parameters that the forward pass used and that no step has written to, where one ended the
-  // program: frozen by leaving them out, or trained later than after so many steps.
+  // program: frozen because the optimizer does not have them, or trained later than the steps that
+  // were seen.
   int64_t unstepped_parameters = 0;
   std::vector<MeasuredDevice> devices;
   std::vector<MeasuredStage> stages;  // those that the process was in
@@ -193,7 +194,7 @@ struct Measurement {
   std::vector<MeasuredRead> unknown_reads;
   std::string allocator_settings;  // as PYTORCH_CUDA_ALLOC_CONF had them; empty: LibTorch's own
   // What pip would install to make the workspaces of convolutions cuDNN's own; empty: none has been
-  // modelled for want of it.
+  // modelled because cuDNN was missing.
   std::string missing_cudnn;
   // NVIDIA's own libraries that it ran with: `cuBLAS 13.1.0, cuDNN 9.19.0`; empty: stand-ins.
   std::string libraries;

@@ -251,8 +251,8 @@ std::vector<std::string> command_line() {
   return words;
 }
 
-// Returns this program once more. What would write the program's own reports, and what would choose
-// among its tests, is not for the new process.
+// Returns the command that starts this program a second time. What would write the program's own
+// reports, and what would choose among its tests, is not for the new process.
 runner::ProgramImage image_of_this_program(const std::string& specification,
                                            const std::vector<std::string>& program) {
   const char* const folder = secure_getenv(environment::kFolder);
@@ -310,7 +310,7 @@ absl::StatusOr<Prediction> predict_anew(const std::string& specification, const 
   return concluded(std::move(predictions->front()), call);
 }
 
-// What the process that started this one was told at the same place.
+// The answer that the process that started this one got at the same place.
 absl::StatusOr<Prediction> recorded(const std::string& key) {
   const char* const folder = secure_getenv(kRecordsVariable);
   std::error_code error;

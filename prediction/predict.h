@@ -47,8 +47,8 @@ struct PredictOptions {
 // Returns what `step` takes on top of what is alive when this is called: parameters that were made
 // before count, what was freed before does not.
 //
-// Starts this program anew, some times and with the same arguments, and runs `step` there, once the
-// new process has come to this very call. This process does not run it, and its memory and
+// Starts this program again, some times and with the same arguments, and runs `step` there, once
+// the new process has come to this very call. This process does not run it, and its memory and
 // statistics stay as they are. So the program has to come here the same way each time: no input
 // (standard input is empty), no time, no random choice. Its output is hidden. What was predicted
 // before is not predicted again.
@@ -58,10 +58,10 @@ struct PredictOptions {
 //
 // An allocation that fails gives the verdict `does not fit`, or `not known` if it fails at the high
 // end only. What else the step throws gives `failed`, with its what() as the reason. Errors:
-// FailedPrecondition without a virtual GPU, inside a step, and while another thread predicts;
-// InvalidArgument for a GPU or options that cannot be; Unavailable where no process can be started;
-// FailedPrecondition, too, where nothing keeps the program from writing, unless `allow_writes`.
-// Cost: four starts of the program, side by side; up to eight where memory is short.
+// FailedPrecondition without a virtual GPU, inside a step, while another thread predicts, and,
+// unless `allow_writes`, if nothing keeps the program from writing. InvalidArgument for a wrong GPU
+// or wrong options. Unavailable if no process can be started. Cost: four starts of the program,
+// side by side; up to eight where memory is short.
 absl::StatusOr<Prediction> predict(const std::function<void()>& step,
                                    const PredictOptions& options = {},
                                    SourceLocation where = SourceLocation::current());

@@ -28,7 +28,7 @@ constexpr char kCudasPool[] = "cudaMallocAsync";
 constexpr std::string_view kSettings[] = {kExpandable, "max_split_size_mb:128",
                                           "roundup_power2_divisions:8"};
 // What a real device can take beyond the upper end, and later steps beyond those that were seen
-// (docs/accuracy.md): a part in so many, or so much.
+// (docs/accuracy.md): one part in kMarginShare, but at least kMinMargin.
 constexpr int64_t kMarginShare = 100;
 // On an H200 the peaks of 14 programs lay at most 2.1 % above those with cuDNN's own plans
 // (docs/accuracy.md).
@@ -57,7 +57,7 @@ std::map<int, DeviceSum> sums_of(const Run& run) {
       sum.process += device.process_peak;
       sum.context += device.context_bytes;
       sum.fragmented += device.fragmented_bytes;
-      // Where a torch told its own figures, the rest is of libraries.
+      // If a torch reported its own figures, the rest belongs to libraries.
       if (process.is_by_driver && device.reserved_peak == 0)
         sum.by_driver += device.process_peak - device.context_bytes;
       sum.failures += device.failures;
@@ -123,7 +123,7 @@ class Combination {
     bool has_peaks = false;
     int fails_low = 0, fails_high = 0;  // runs
     bool is_shared = false;             // by processes that did not see each other
-    bool was_cut_short = false;         // a run ended early for want of memory elsewhere
+    bool was_cut_short = false;         // a run ended early because memory ran out elsewhere
   };
 
   void note_capacity(const Run& run) {
@@ -222,7 +222,7 @@ bool all_failed(const std::vector<Run>& runs) {
   });
 }
 
-// The one that tells less of what comes later.
+// The one that says less about later steps.
 Steps worse(Steps a, Steps b) {
   for (const Steps steps : {Steps::kDiffer, Steps::kAlike, Steps::kRepeat}) {
     if (a == steps || b == steps) return steps;

@@ -58,9 +58,10 @@ struct DevicePrediction {
   int64_t headroom_bytes() const { return capacity_bytes - process_peak.high; }
 };
 
-// One GPU, of which processes took memory that are not watched, in runs that did not end by
-// themselves: the sum of their peaks, whether or not they came together, from the run that took
-// least to the one that took most. Another run may take more or less.
+// A GPU on which unwatched processes took memory, in runs that did not end by themselves. The
+// interval goes from the run that took the minimum to the one that took the maximum. Each is the
+// sum of the processes' peaks, even if these came at different times. Another run may take more or
+// less.
 struct UnwatchedDevice {
   std::string device;  // cuda:0
   std::string gpu;     // NVIDIA H200
@@ -85,7 +86,7 @@ struct ProgramEnd {
   std::string last_lines;   // of its output, where it failed
 };
 
-// What a run assumes of a read in place of what is likely: words of prediction/measure_variables.h.
+// What a run assumes of a read instead of what is likely: words of prediction/measure_variables.h.
 struct AssumedRead {
   std::string site;   // MeasuredRead::site, or all of a kind
   std::string value;  // small, one, large, huge; of a truth: other
@@ -113,7 +114,7 @@ struct Run {
   // Goes on once it has shown its peak, so that what comes later is seen, for as long as the runs
   // so far have taken.
   bool goes_on = false;
-  // It was told that this is enough, so what ended it later says nothing.
+  // It had been asked to end, so the way in which it ended says nothing.
   bool was_enough = false;
   // Made again to come as far as the run that went on, which has shown more.
   bool as_far = false;
@@ -154,7 +155,7 @@ struct Prediction {
   std::vector<MeasuredRead> unknown_reads;  // those with most bytes first
   std::vector<SettingTried> settings;
   Writes writes;       // of all runs, each file once
-  ProgramEnd program;  // of the run that tells most: the first that failed, else the first
+  ProgramEnd program;  // of the first run that failed, else of the first
   Ended ended = Ended::kNot;
   // The steps of optimizers that were seen, and how often memledger::predict() ran its step.
   int64_t steps = 0, calls = 0;
@@ -164,13 +165,14 @@ struct Prediction {
   // Parameters that the forward pass used and that no step had written to when the program was
   // ended: if they are trained later, it takes more then.
   int64_t unstepped_parameters = 0;
-  // Where little is to spare: how much less memory was enough, too. 0: that was not tried.
+  // If little is to spare: by how much less memory was enough as well. 0: not tried.
   int64_t margin_bytes = 0;
-  bool lacks_margin = false;  // as much less was not shown to be enough, so it is not known
-  // Where sizes that only the device has may differ from one read to the next, and less is to spare
-  // than they can take: how much less was enough for such, too. 0: more is to spare, or it was not.
+  bool lacks_margin = false;  // less was not shown to be enough, so the verdict is kNotKnown
+  // Sizes that only the device knows may differ from one read to the next. If less is to spare than
+  // they can take: by how much less memory was enough even so. 0: enough is to spare, or it was not
+  // shown.
   int64_t varied_margin_bytes = 0;
-  bool lacks_varied_margin = false;  // it was not: it is not known
+  bool lacks_varied_margin = false;  // it was not shown, so the verdict is kNotKnown
   // What pip would install to make the workspaces of convolutions cuDNN's own, which are modelled
   // from what is expected to an upper bound; empty: nothing.
   std::string missing_cudnn;
@@ -203,20 +205,20 @@ struct Prediction {
 Prediction predict(std::string specification, const std::vector<Run>& runs);
 
 // Returns how many bytes two more runs of the high end, one in each order of addresses, have to
-// hold back for a verdict; 0: none are needed. They are needed where a program fits and less than
-// 1 % or 24 MiB is to spare, as a real device may take so much more (docs/accuracy.md). Where the
-// program was ended after steps that were all alike it is 1 % or 32 MiB: a smaller last batch may
-// cut LibTorch's cache differently.
+// hold back for a verdict; 0: none are needed. They are needed where a program fits and less than 1
+// % or 24 MiB is to spare, because a real device may take that much more (docs/accuracy.md). Where
+// the program was ended after steps that were all alike it is 1 % or 32 MiB: a smaller last batch
+// may cut LibTorch's cache differently.
 int64_t margin_to_test(const std::vector<Run>& runs);
 
 // Returns whether the run that went on has shown more than those of the other orders and ends,
 // which were ended earlier: they have to be made again, as far as it came.
 bool needs_others_as_far(const std::vector<Run>& runs);
 
-// Returns whether runs of the high end with varies_sizes, one in each order, are needed for a
-// verdict, and how much less memory they have to have: a program that fits read sizes that only the
-// device has. Sizes that go up and down cut LibTorch's cache into more pieces than the largest ones
-// alone. Runs without a limit have been made where those with one were short.
+// Returns whether the verdict needs runs of the high end with varies_sizes, one in each order, and
+// by how much less memory they get. It does if a program that fits read sizes that only the device
+// has. Sizes that go up and down cut LibTorch's cache into more pieces than the largest ones alone.
+// Runs without a limit have been made where those with one were short.
 struct VariedSizes {
   bool are_needed = false;
   int64_t held_back_bytes = 0;

@@ -284,7 +284,7 @@ std::string unwatched_lines(const Prediction& prediction) {
   return text;
 }
 
-// Many devices of a machine would fill the screen; the fullest tells most.
+// Many devices of a machine would fill the screen; the fullest says most.
 std::string devices_text(const Prediction& prediction) {
   const std::vector<DevicePrediction>& devices = prediction.devices;
   std::string text;
@@ -360,7 +360,7 @@ std::string shape_text(const MeasuredRow& row) {
   return row.is_anonymous ? "(workspace)" : "";
 }
 
-// The largest in columns. A name that is only a number tells nothing here.
+// The largest in columns. A name that is only a number says nothing here.
 std::string rows_text(const std::vector<MeasuredRow>& rows) {
   using Cells = std::array<std::string, 3>;  // count, name, shape
   std::vector<Cells> cells;
@@ -502,7 +502,7 @@ const char* why_ended(Steps steps) {
          "of LibTorch's cache is not in it";
 }
 
-// Whether what cuDNN would tell makes a difference.
+// Whether cuDNN's own answers would make a difference.
 bool wants_cudnn(const Prediction& prediction) {
   const DevicePrediction* const device = fullest(prediction);
   return !prediction.missing_cudnn.empty() && device != nullptr &&

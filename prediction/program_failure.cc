@@ -27,10 +27,10 @@ struct SignalName {
 constexpr SignalName kSignals[] = {{4, "SIGILL"},  {6, "SIGABRT"},  {7, "SIGBUS"},  {8, "SIGFPE"},
                                    {9, "SIGKILL"}, {11, "SIGSEGV"}, {15, "SIGTERM"}};
 
-// How the cause begins that memledger::predict() tells of a step.
+// The first words of the cause that memledger::predict() gives for a step.
 constexpr char kStepThrew[] = "the step threw";
 
-// What a line of the output tells of the cause, and what to do.
+// The cause that a line of the output shows, and what to do.
 struct Hint {
   std::vector<const char*> words;  // any of them
   const char* advice;

@@ -6,9 +6,8 @@
 
 namespace memledger::prediction {
 
-// Returns in one sentence, without a full stop, why a run that did not end well and whose memory
-// was not short ended as it did: its status, the line of its output that says most, and what may
-// help.
+// Explains, in one sentence without a full stop, the end of a run that failed although memory was
+// not short: its status, the line of its output that says most, and what may help.
 std::string why_it_failed(const Run& run);
 
 }  // namespace memledger::prediction

@@ -9,7 +9,7 @@
 
 namespace memledger::prediction {
 
-// The runs behind what one call of predict() returned. A process that was started anew for a later
+// The runs behind what one call of predict() returned. A process that was started again for a later
 // call reads them, so that it goes the same way.
 struct RecordedCall {
   std::string key;  // which call it is

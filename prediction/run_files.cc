@@ -204,7 +204,7 @@ void add_torchs_figures(const Json& figures, Measurement& measurement) {
     if (device == measurement.devices.end()) continue;
     device->allocated_peak = of_device.at("allocated_peak");
     device->reserved_peak = of_device.at("reserved_peak");
-    // Beside the driver's, as others in the process may take memory, too.
+    // In addition to the driver's, as others in the process may take memory, too.
     device->allocations += of_device.at("allocations").get<int64_t>();
     device->requested_in_all += of_device.at("requested_in_all").get<int64_t>();
     // What torch was refused came once its cache was empty, after two tries at most. More was
@@ -336,7 +336,7 @@ std::vector<Measurement> read_driver_measurements(const std::string& folder) {
       device.capacity_bytes = use.capacity_bytes;
       device.process_peak = use.process_peak;
       device.context_bytes = use.context_bytes;
-      // Whoever was refused may have done with less, or in another way.
+      // A caller that was refused may have made do with less, or with another way.
       device.failures = use.times_refused;
       if (use.times_refused > 0 && !measurement.failure) {
         measurement.failure.emplace();
@@ -361,7 +361,7 @@ std::vector<MeasuredRead> read_copies_of(const std::string& folder, int process)
   if (of_process == files.end()) return {};
   const std::optional<DeviceUseFile> file = read_use_file(of_process->second.back());
   if (!file) return {};
-  // The process itself has told of the sizes of libraries.
+  // The process itself has reported the sizes of libraries.
   DeviceUseFile without_sizes = *file;
   std::memset(without_sizes.library_sizes, 0, sizeof without_sizes.library_sizes);
   return reads_of(without_sizes);

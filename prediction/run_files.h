@@ -1,6 +1,6 @@
 #pragma once
 
-// What the processes of one run leave in its folder beside their measurements: how far they are,
+// What the processes of one run leave in its folder besides their measurements: how far they are,
 // which files they wrote, and what they were refused.
 
 #include <cstdint>
@@ -56,8 +56,8 @@ WrittenFiles read_written_files(const std::string& folder);
 std::string read_why_unwatched(const std::string& folder);
 
 // Returns the devices of processes that have left no measurement (measurement.h), by process and
-// index: of those without LibTorch, or whose LibTorch is not watched, also before they became
-// another program by exec(), and of those that were killed.
+// index. These are processes without LibTorch or with one that is not watched, also before an
+// exec(), and those that were killed.
 std::vector<DeviceUse> read_unwatched_uses(const std::string& folder);
 
 // Returns measurements of those, made of what the driver saw, each of a process or of a program

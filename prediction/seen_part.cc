@@ -36,7 +36,7 @@ std::map<int, MeasuredStage> sums_of(const Run& run, Stage stage) {
   return sums;
 }
 
-// A run that ended before the stage does not tell its least.
+// A run that ended before the stage does not show its minimum.
 void include(StagePeaks& peaks, const MeasuredStage& sum, bool is_first) {
   if (is_first) {
     peaks.allocated = {sum.allocated_peak, sum.allocated_peak};

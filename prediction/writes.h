@@ -27,7 +27,7 @@ WritesHeldBy held_by_of(std::string_view text);
 // A file that the run wrote or removed in its own layers.
 struct LayerFile {
   std::string path;
-  int64_t bytes = 0;  // of its content at the end, as its length tells
+  int64_t bytes = 0;  // of its content at the end, by its length
   bool is_removed = false;
 };
 

@@ -131,7 +131,7 @@ def main() -> NoReturn:
         if asked is not None and asked not in commands:
             there = ", ".join(commands)
             _fail(f"this wheel was built for torch {there}, and {python} has torch {asked}")
-        # A program, or a script that starts Python: the one in PATH tells the likely release.
+        # A program, or a script that starts Python: the one in PATH shows the likely release.
         if python is None:
             likely = _release_of_python(shutil.which("python3"))
             asked = likely if likely in commands else None

@@ -6,7 +6,7 @@
 namespace memledger {
 namespace {
 
-// Returns stacks that serve both; nothing for samples beside stacks from a size on.
+// Returns stacks that serve both; nothing for samples together with stacks from a size on.
 std::optional<StackOptions> wider(StackOptions a, StackOptions b) {
   using Policy = StackOptions::Policy;
   if (a.policy == Policy::kNone) return b;

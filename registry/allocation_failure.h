@@ -31,10 +31,10 @@ using AllocationFailureObserver = void (*)(const AllocationFailure&) noexcept;
 // Sets the observer of the process, null for none, and returns the one before, a call of which may
 // still be running on another thread.
 //
-// It is called while the registry is active, for the allocators that the registry watches, on the
-// thread that asked: by several threads at once if several fail, and with no lock of memledger or
-// of the allocator held, though LibTorch and the program may hold theirs. Its own allocations that
-// fail are not told to it. A failure is not always the end: the program may recover, and cuDNN's
+// The registry calls it while it is active, for the allocators that it watches, on the thread whose
+// allocation failed. Several threads may call it at once. No lock of memledger or of the allocator
+// is held then, but LibTorch and the program may hold theirs. Failures of its own allocations are
+// not passed to it. A failure is not always the end: the program may recover, and cuDNN's
 // convolutions try another algorithm without a workspace. Costs nothing until an allocation fails.
 AllocationFailureObserver set_allocation_failure_observer(
     AllocationFailureObserver observer) noexcept;

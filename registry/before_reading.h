@@ -7,7 +7,7 @@ namespace memledger {
 void stay_in_front();
 
 // Marks the records of the workspaces that LibTorch keeps for libraries now: it makes and drops
-// them without telling anybody, so each reading of the table begins with this.
+// them without a call to anybody, so each reading of the table begins with this.
 void note_library_workspaces();
 
 }  // namespace memledger

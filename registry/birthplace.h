@@ -28,8 +28,8 @@ struct Birthplace {
   std::string_view forward_label;
   // The id of the storage of the last parameter (a leaf that requires grad) that the operator read;
   // 0: none. Inferred: the operator read none, and this is the parameter of the first storage that
-  // it read; or a backward node made the storage, and this is its forward operator's. Of a gradient
-  // the leaf's.
+  // it read; or a backward node made the storage, and this is its forward operator's. For a
+  // gradient it is the leaf's.
   uint64_t parameter = 0;
   uint32_t stack = 0;   // for stack_frames(); 0: none was taken
   uint32_t thread = 0;  // numbered by first use, from 1; 0: unknown
@@ -41,9 +41,9 @@ struct Birthplace {
   // Computed again within backward (activation checkpointing), so of the forward pass: grad mode
   // was on there, and off in backward itself.
   bool recomputed = false;
-  // Made in the forward pass by an operator that read a tensor which requires grad, and no backward
-  // pass has begun since, until this value was made: autograd keeps it if a node of the graph has
-  // use for it.
+  // Made in the forward pass by an operator that read a tensor which requires grad, with no
+  // backward pass between that and this value. Autograd keeps it if a node of the graph has use for
+  // it.
   bool awaits_backward = false;
   // Numbers the runs of outermost operators on `thread`, from 1; 0: outside operators. Starts again
   // after 2^32.

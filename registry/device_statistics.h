@@ -7,8 +7,8 @@
 //     std::cout << statistics->requested_bytes.current << " bytes requested\n";
 //
 // Any thread may call these functions. They throw nothing but std::bad_alloc, initialize and load
-// nothing, and work whether or not the registry is active. What LibTorch cannot tell is empty; so
-// is everything where memledger was built against a LibTorch without CUDA.
+// nothing, and work whether or not the registry is active. What LibTorch does not report is empty;
+// so is everything where memledger was built against a LibTorch without CUDA.
 
 #include <c10/core/Device.h>
 
@@ -140,7 +140,7 @@ std::optional<DeviceBlocks> device_blocks(c10::Device device);
 // Memory that LibTorch took from the allocator for a library and keeps. It belongs to no tensor.
 struct LibraryWorkspace {
   std::string_view library;  // "cuBLAS" or "cuBLASLt"
-  uintptr_t address = 0;     // the registry's row at this address tells its size
+  uintptr_t address = 0;     // the registry's row at this address has its size
   c10::Device device = c10::Device(c10::DeviceType::CUDA, 0);
   uint64_t stream = 0;  // the CUDA stream's handle; 0 is the default stream
   // The number of the library's handle: LibTorch has one per thread that uses it, autograd's too,
@@ -169,7 +169,7 @@ struct ModelledWorkspace {
 };
 
 // Returns them since the process began, all devices together, without those that never were more
-// than 0 bytes. Empty on a real GPU, whose libraries do not tell.
+// than 0 bytes. Empty on a real GPU, whose libraries do not report them.
 std::vector<ModelledWorkspace> modelled_workspaces();
 
 // Pinned host memory: CPU memory that LibTorch takes through the CUDA driver (pin_memory(), copies

@@ -31,7 +31,7 @@ struct LiveStorage {
 std::vector<LiveStorage> live_storages(c10::Device device);
 
 // A storage on memory that no watched allocator made: a mapped file, shared memory, from_blob. The
-// Birthplace tells what made it, or, without `op`, where an operator first read it.
+// Birthplace has what made it, or, without `op`, where an operator first read it.
 struct ExternalStorage : Birthplace {
   uint64_t number = 0;  // by order in which they were seen, from 1
   uintptr_t address = 0;

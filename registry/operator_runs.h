@@ -20,7 +20,7 @@ struct OperatorRun {
 OperatorRun run_that_made(const c10::StorageImpl& storage) noexcept;
 
 // Returns the last run that began before autograd's node with these numbers was made: unless it is
-// a custom Function's or a TorchScript method's, that which made it. Of the last 65 536 nodes.
+// a custom Function's or a TorchScript method's, that which made it. Covers the last 65 536 nodes.
 OperatorRun run_before_node(uint64_t forward_thread, uint64_t sequence_number) noexcept;
 
 }  // namespace memledger

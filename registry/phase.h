@@ -14,10 +14,10 @@ enum class Phase : uint8_t {
   kOther,     // anything else: work under no_grad, allocations outside operators
   kForward,   // grad mode is on, and it is not backward; or backward computes it again
   kBackward,  // inside an autograd graph task
-  // Inside ScopedPhase(Phase::kOptimizer), else inferred, as LibTorch's C++ optimizers open no
-  // scope of their own: it begins under no_grad with arithmetic in place on a parameter (a storage
-  // that operators have read as a leaf that requires grad), and ends when grad mode is on again or
-  // an operator other than arithmetic reads a parameter, as a forward pass under no_grad does.
+  // Inside ScopedPhase(Phase::kOptimizer), or inferred, because LibTorch's C++ optimizers open no
+  // scope. An inferred step begins under no_grad with arithmetic in place on a parameter: a storage
+  // that operators have read as a leaf that requires grad. It ends when grad mode is on again, or
+  // when an operator other than arithmetic reads a parameter, as a forward pass under no_grad does.
   kOptimizer,
 };
 

@@ -39,8 +39,8 @@ struct Recording {
   int64_t begin_ns = 0;  // later than asked for if events were dropped: the first that is kept
   int64_t end_ns = 0;
   int64_t dropped_events = 0;
-  // At most so many label changes of this time are missing: the last 65 536 of the process are
-  // kept.
+  // Upper bound of the label changes of this time that are missing: the last 65 536 of the process
+  // are kept.
   int64_t dropped_label_changes = 0;
   std::chrono::system_clock::time_point end_time;
   std::vector<Lifetime> lifetimes;         // by id
@@ -66,8 +66,8 @@ class Recorder {
   // Returns everything from the beginning (or the last take()) to now, and everything alive now.
   // Throws std::bad_alloc.
   Recording read() const;
-  // Returns what was born or freed since the beginning or the last take(), and begins anew. Leaves
-  // out what was alive all the time. Throws std::bad_alloc, and has not begun anew then.
+  // Returns what was born or freed since the beginning or the last take(), and begins again. Leaves
+  // out what was alive all the time. Throws std::bad_alloc, and has not begun again then.
   Recording take();
 
  private:

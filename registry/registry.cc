@@ -125,7 +125,7 @@ absl::Status Registry::keep_label_peak(const std::string& label) {
 
 namespace {
 
-// Puts a cursor back where it was unless everything was told.
+// Puts a cursor back where it was unless everything was passed on.
 class CursorBefore {
  public:
   CursorBefore(core::Ledger& ledger, uint64_t cursor)
@@ -229,7 +229,7 @@ bool has_activated(const absl::Status& status) {
   return status.ok() || absl::IsResourceExhausted(status);
 }
 
-// Tells each kind of error once, so that a hundred reporters do not repeat it.
+// Prints each kind of error once, so that a hundred reporters do not repeat it.
 void tell_once(const absl::Status& status) noexcept {
   static std::atomic<uint32_t> told_codes{0};
   const uint32_t code = 1U << static_cast<uint32_t>(status.raw_code());
@@ -243,7 +243,7 @@ void tell_once(const absl::Status& status) noexcept {
 
 ScopedTracking::ScopedTracking(const RegistryOptions& options)
     : status_(Registry::global().activate(options)) {
-  // That another version was here first was told at load.
+  // A message at load has already said that another version was here first.
   if (!status_.ok() && !this_copy_is_refused()) tell_once(status_);
 }
 

@@ -114,7 +114,7 @@ class Registry {
   // Keeps the peaks of a label from now on, for the life of the process; again: no change. Errors:
   // InvalidArgument for an empty label, ResourceExhausted beyond 16 labels.
   virtual absl::Status keep_label_peak(const std::string& label);
-  // Counts peaks anew from now, those of labels as well.
+  // Restarts peaks now, those of labels as well.
   virtual void reset_peak(c10::Device device);
   // Returns the trouble that hooks met.
   virtual HookHealth health() const;

@@ -115,7 +115,7 @@ NamedTensorFacts facts_of(const SavedTensorRow& row, size_t graph) {
   return facts;
 }
 
-// Adds what the program has told of storages whose tensors have ended.
+// Adds the names that the program gave to storages whose tensors have ended.
 void add_names_of_the_ended(std::vector<NamedTensorFacts>& facts) {
   if (ProgramNames::global().empty()) return;
   std::unordered_set<uint64_t> named;
@@ -165,9 +165,9 @@ bool is_same(const Counters& a, const Counters& b) {
 }
 
 // Reads the registry and the allocators at one instant. Where threads allocate on a device during
-// each attempt, the registry alone tells of it: figures of two instants would not add up. A thread
-// may be interrupted between the allocator and the registry, so an unknown block is believed only
-// if it is there a second time, and, where nothing can have gone unseen, every time.
+// each attempt, only the registry is read for it: figures of two instants would not add up. A
+// thread may be interrupted between the allocator and the registry, so an unknown block is believed
+// only if it is there a second time, and, where nothing can have gone unseen, every time.
 Instant look_at_registry_and_allocators(const Registry& registry) {
   constexpr int kAttempts = 4;
   Instant looked = instant_of(registry);

@@ -37,7 +37,7 @@ class Optimizer;
 
 namespace memledger {
 
-// Names are read anew at each report, and no tensor is kept alive between calls, except those of a
+// Names are read again at each report, and no tensor is kept alive between calls, except those of a
 // destroyed TorchScript module (see add_module()). A module in a ModuleHolder may be destroyed at
 // any time; a module on the stack and an optimizer must outlive the reporter or be removed from it.
 //
@@ -109,7 +109,7 @@ class MemReporter {
   }
 
   // Returns a report of one instant, with every row. report() prints it: to std::cout, or to a
-  // stream, whose state tells if printing failed.
+  // stream, whose state shows if printing failed.
   Report collect(ReportOptions options = {}) const;
   void report(bool verbose = false, std::optional<c10::Device> device = std::nullopt) const;
   void report(std::ostream& out, bool verbose = false,

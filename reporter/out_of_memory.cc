@@ -352,7 +352,7 @@ Writing& writing() {
 
 constexpr size_t kPageHolders = 8;
 
-// The first eight failures are told, then the 16th, the 32nd and so on.
+// The first eight failures are reported, then the 16th, the 32nd and so on.
 bool is_told(int number) { return number <= 8 || (number & (number - 1)) == 0; }
 
 std::string line_on(const AllocationFailure& failure, int number) {

@@ -33,11 +33,12 @@ struct OutOfMemoryOptions {
   // a report in progress. Not used in a child of fork.
   const MemReporter* reporter = nullptr;
   bool quiet = false;  // nothing on standard error but write errors; needs `folder`
-  // Without a folder: tell a failure in a line, of many only some, and keep a page on the last one
-  // for the report of a run. A program that catches its failures is not drowned by their reports.
+  // Without a folder: print a line on a failure, or only on some if there are many, and keep a page
+  // on the last one for the report of a run. A program that catches its failures is not drowned by
+  // their reports.
   bool keep_last = false;
-  // Called by the thread that failed once the failure is told; may be null. Takes no lock that a
-  // thread may hold while it asks for memory.
+  // Called by the thread that failed once the failure is reported; may be null. Takes no lock that
+  // a thread may hold while it asks for memory.
   void (*told)() noexcept = nullptr;
 };
 

@@ -18,7 +18,7 @@ struct ProcessMemory {
   int64_t shared_bytes = 0;     // shared memory
 };
 
-// Returns the figures of this moment, or nothing where /proc does not tell them. Takes some ten
+// Returns the figures of this moment, or nothing where /proc does not have them. Takes some ten
 // microseconds.
 std::optional<ProcessMemory> process_memory();
 

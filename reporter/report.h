@@ -118,10 +118,10 @@ struct ReportRow : Birthplace {
   // views keep alive what they do not show. Only for named rows.
   std::optional<int64_t> visible_bytes;
   std::optional<int64_t> more_references;  // tensors on the storage beyond those with a row
-  // The path of the module (encoder.layers.0), or its type if it has no path: the module that owns
-  // the parameter, buffer, gradient or optimizer state; for an output, the module whose parameter
-  // the operator consumed that made this output. Inferred for what was made of that output, and for
-  // what backward made of it (Birthplace::parameter_inferred).
+  // The path of a module (encoder.layers.0), or its type if it has no path. For a parameter,
+  // buffer, gradient or optimizer state it is the owner; for an output, the module whose parameter
+  // was read by the operator that made it. Inferred for what was made of that output, and for what
+  // backward made of it (Birthplace::parameter_inferred).
   std::string module;
   bool is_output = false;  // an output of `module`
   // A report of a run, at the end of a Python program: the variable that leads to an anonymous
@@ -267,9 +267,9 @@ struct Report {
   std::optional<int64_t> allocator_bytes() const;
   std::optional<int64_t> unexplained_bytes() const;
 
-  // Return every row, ungrouped (docs/formats.md): {"schema":"memledger.report/2", …} on one line;
-  // a line of CSV per row, with a header; one HTML file that needs no network, with a treemap by
-  // role and module, and a table to sort and search.
+  // Return every row, ungrouped (docs/formats.md). JSON is {"schema":"memledger.report/2", …} on
+  // one line. CSV has a header and a line per row. HTML is one file that needs no network, with a
+  // treemap by role and module, and a table to sort and search.
   std::string to_json() const;
   std::string to_csv() const;
   std::string to_html() const;

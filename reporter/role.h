@@ -1,6 +1,6 @@
 #pragma once
 
-// What a storage is for, as reports, the log and all other formats tell it.
+// What a storage is for, as reports, the log and all other formats name it.
 //
 //   std::cout << memledger::to_string(memledger::Role::kOptimizerState);     // OptimizerState
 //   std::cout << memledger::machine_name(memledger::Role::kOptimizerState);  // optimizer_state

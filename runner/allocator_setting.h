@@ -5,12 +5,13 @@
 
 namespace memledger::runner {
 
-// Returns a value of PYTORCH_CUDA_ALLOC_CONF with the options of `added` in place of those of the
+// Returns a value of PYTORCH_CUDA_ALLOC_CONF with the options of `added` instead of those of the
 // same name; the others stay. Lists in brackets are one value.
 std::string with_allocator_setting(std::string_view setting, std::string_view added);
 
-// Makes `added` part of what this process's children tell LibTorch's allocator, beside what the
-// caller's environment says. Changes the environment; call it after fork.
+// Adds `added` to the options of LibTorch's allocator in this process's children. It replaces
+// options of the same name in the caller's environment. Changes the environment; call it after
+// fork.
 void add_to_allocator_variable(std::string_view added);
 
 // Returns what the caller's environment says, all options that there are.

@@ -15,15 +15,15 @@ namespace memledger::runner {
 class OutputTail {
  public:
   void add(std::string_view text);
-  // Returns the last lines, at most `lines`. Of very long ones only the end is there.
+  // Returns the last lines, at most `lines`. Very long ones are cut to their end.
   std::string last_lines(int lines) const;
 
  private:
   std::string text_;
 };
 
-// A program that runs beside us: its standard input is an empty file, its output is read by us, and
-// it does not outlive us. Processes that it starts end with it.
+// A program that runs alongside us: its standard input is an empty file, its output is read by us,
+// and it does not outlive us. Processes that it starts end with it.
 class ChildProcess {
  public:
   struct End {

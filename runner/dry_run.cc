@@ -90,7 +90,7 @@ struct Plan {
 
 // How long a run goes on at most after it has shown its peak.
 constexpr auto kMaxGoingOn = std::chrono::seconds(30);
-// After how long a process is killed that was told to end and waits for something.
+// After how long a process is killed that was asked to end and waits for something.
 constexpr auto kMaxEnding = std::chrono::seconds(5);
 
 // And one that assumes something else of what is read: as its first runs, and some more.
@@ -137,7 +137,7 @@ constexpr const char* kReportVariables[] = {environment::kLog, environment::kSav
 constexpr char kHashSeed[] = "PYTHONHASHSEED";
 
 // Where torchrun's processes meet, unless its command line says where; and those of a program that
-// is told so by its environment. Runs beside each other must not meet.
+// reads it from its environment. Runs at the same time must not meet.
 constexpr char kTorchrunsPort[] = "PET_MASTER_PORT", kMasterPort[] = "MASTER_PORT";
 
 // Returns a port that nobody listens on now; 0 where none is to be had.
@@ -419,7 +419,7 @@ class Runs {
     return were_running;
   }
 
-  // Whether what the run assumes explains that it failed, and not those that ran beside it.
+  // Whether what the run assumes explains that it failed, and not those that ran alongside it.
   bool fails_by_itself(const Plan& plan, const std::vector<Plan>& plans) const {
     if (!plan.run.assumed_reads.empty()) return !are_disturbed_ && assumes_large_numbers(plan.run);
     if (!may_lack_sizes(plan)) return false;
@@ -576,7 +576,7 @@ class Runs {
   const steady_clock::time_point began_ = steady_clock::now();
   steady_clock::time_point next_telling_;
   size_t started_ = 0, ended_ = 0, expected_ = 0;
-  bool are_disturbed_ = false;  // one failed only because others ran beside it
+  bool are_disturbed_ = false;  // one failed only because others ran alongside it
   const std::function<void(const Plan&)>* told_ = nullptr;
 };
 
@@ -698,7 +698,7 @@ class Wave {
   std::vector<Case*> cases_;
 };
 
-// A run whose memory was short does not tell how much the program takes.
+// A run whose memory was short does not show how much the program takes.
 bool was_short(const Run& run) {
   for (const prediction::Measurement& process : run.processes) {
     for (const prediction::MeasuredDevice& device : process.devices) {
@@ -711,7 +711,7 @@ bool was_short(const Run& run) {
 constexpr Run::End kLow = Run::End::kLow, kHigh = Run::End::kHigh;
 constexpr Run::Addresses kDown = Run::Addresses::kDown, kUp = Run::Addresses::kUp;
 
-// The runs that a request brings. Where this process itself is started anew, it keeps the
+// The runs that a request brings. Where this process itself is started again, it keeps the
 // libraries that it has.
 Case case_of(const DryRunRequest& request, const DryRunnerOptions& options) {
   std::string specification =
@@ -831,7 +831,7 @@ absl::Status run_other_order(Runs& runs, std::vector<Case>& cases) {
   return wave.make(runs);
 }
 
-// What goes on beside others takes longer than it took alone.
+// What goes on alongside others takes longer than it took alone.
 Distance distance_of(const Run& run) {
   constexpr int kTimesAsLong = 4;
   constexpr std::chrono::seconds kLeast(5);

@@ -1,7 +1,7 @@
 #pragma once
 
 // The engine of `memledger dry-run`: makes runs of programs on virtual GPUs and says what they
-// tell.
+// show.
 //
 //   DryRunner runner(options);
 //   auto predictions = runner.predict({{"l4", {"./train", "--batch=32"}}});
@@ -35,8 +35,8 @@ std::optional<Assumption> parse_assumption(std::string_view text);
 struct DryRunRequest {
   std::string gpu;                   // a specification
   std::vector<std::string> program;  // and its arguments
-  // Options of LibTorch's allocator beside those in the caller's environment, whose values they
-  // replace: `expandable_segments:True,max_split_size_mb:128`. Empty: none.
+  // Options of LibTorch's allocator in addition to those in the caller's environment, whose values
+  // they replace: `expandable_segments:True,max_split_size_mb:128`. Empty: none.
   std::string allocator_setting;
   // More variables of the program's environment, as NAME and value.
   std::vector<std::pair<std::string, std::string>> variables;

@@ -19,8 +19,8 @@ struct DryRunOptions {
   std::vector<std::string> program;
 };
 
-// Runs the program on virtual GPUs, prints whether it fits and how much it takes, and returns the
-// exit status: 0 fits, 10 does not, 11 not known, 12 the program failed; 126 where memledger's own
+// Runs the program on virtual GPUs, and prints whether it fits and how much it takes. Returns the
+// exit status: 0 fits, 10 does not, 11 not known, 12 the program failed; 126 if memledger's own
 // libraries are missing.
 int dry_run_command(const DryRunOptions& options);
 

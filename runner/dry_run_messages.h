@@ -27,8 +27,8 @@ class ProgressLine {
   // Is silent in the first two seconds.
   void show(const DryRunProgress& progress);
   void clear();
-  // Says what the runs so far tell, once it is not silent and where that is something else than
-  // what was said before.
+  // Prints what the runs so far show, once it is no longer silent and if that differs from the last
+  // message.
   void show_so_far(const prediction::Prediction& so_far, size_t runs);
 
  private:

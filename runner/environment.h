@@ -1,6 +1,6 @@
 #pragma once
 
-// The environment variables by which `memledger run` tells a program what to do. Users may set
+// The environment variables by which `memledger run` passes its options to a program. Users may set
 // those of the first group themselves, for a program that is linked with libmemledger.so. Two more
 // are declared where they are read: kRunVariable (text/output.h) and kSpecificationVariable
 // (virtual_gpu/specification.h).
@@ -34,8 +34,8 @@ inline constexpr char kStacks[] = "MEMLEDGER_STACKS";
 inline constexpr char kDetail[] = "MEMLEDGER_DETAIL";
 // A signal that asks for a report while the program goes on: SIGUSR1 or SIGUSR2.
 inline constexpr char kReportOn[] = "MEMLEDGER_REPORT_ON";
-// Report once the memory that the process' control group uses comes near its limit: at so many
-// percent of it, 0 for never.
+// Report once the memory that the process' control group uses comes near its limit: at this
+// percentage of it, 0 for never.
 inline constexpr char kReportNear[] = "MEMLEDGER_REPORT_NEAR";
 // Reports promise what a ScopedTrainingPaused does (registry/training_paused.h). On unless empty or
 // 0.

@@ -26,15 +26,15 @@ struct FitOptions {
   std::vector<std::string> program;
 };
 
-// Returns the program's words with the value in place of each {}, in arguments of its own, too.
+// Returns the program's words with the value instead of each {}, in arguments of its own, too.
 std::vector<std::string> program_with(const FitOptions& options, int64_t value);
 
 // Returns the arguments that have a {}, those of the program itself first.
 std::vector<std::string> arguments_with_value(const FitOptions& options);
 
-// Finds the largest value with which the program fits, prints it, and returns the exit status: 0
-// found, 10 none fits, 12 the program failed, 2 it does not use the value; 126 where memledger's
-// own libraries are missing.
+// Finds the largest value with which the program fits, and prints it. Returns the exit status: 0
+// found, 10 none fits, 12 the program failed, 2 it does not use the value; 126 if memledger's own
+// libraries are missing.
 int fit_command(const FitOptions& options);
 
 }  // namespace memledger::runner

@@ -9,9 +9,9 @@
 
 namespace memledger {
 
-// The version is in files beside LibTorch's folder of libraries: `2.11.0+cu130` in build-version,
+// The version is in files next to LibTorch's folder of libraries: `2.11.0+cu130` in build-version,
 // `__version__ = '2.11.0+cu130'` in version.py, `set(PACKAGE_VERSION "2.11.0")` where only the
-// parts for C++ are installed. False where none of them tells.
+// parts for C++ are installed. False where none of them has it.
 inline bool read_libtorch_version(const char* libraries, char* version, size_t size) {
   struct Source {
     const char* file;

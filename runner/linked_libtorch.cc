@@ -35,7 +35,7 @@ std::string why_libtorch_does_not_fit(const std::string& program,
                                       const std::vector<std::string>& libraries,
                                       const std::string& release) {
   const std::string path = find_program(program);
-  // The linker would start such a program in place of telling of it.
+  // The linker would start such a program instead of listing its libraries.
   if (kind_of_program(path.c_str()) != ProgramKind::kGlibc || gains_privileges(path)) return "";
   const std::optional<std::string> needed = trace_linker(path);
   const std::string folder = needed ? folder_of_libtorch(needed_libraries(*needed)) : "";

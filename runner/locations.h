@@ -7,7 +7,7 @@
 
 namespace memledger::runner {
 
-// Where memledger's own libraries lie: installed, or beside this program where Bazel built it.
+// Where memledger's own libraries lie: installed, or next to this program where Bazel built it.
 struct Locations {
   std::string library;             // libmemledger.so
   std::string preload_library;     // libmemledger_preload.so

@@ -243,7 +243,7 @@ bool python_finds_its_libraries(const std::string& python) {
          });
 }
 
-// torchrun starts it in place of a Python program.
+// torchrun starts it instead of a Python program.
 std::vector<std::string> behind_no_python(const std::vector<std::string>& program) {
   const auto option = std::find_if(program.begin(), program.end(), [](const std::string& word) {
     return word == "--no-python" || word == "--no_python";

@@ -18,7 +18,7 @@ namespace memledger::runner {
 std::string with_library_choice(std::string specification, const std::vector<std::string>& program);
 
 // Returns the names of NVIDIA's libraries that the program needs and does not find, as far as such
-// a look at files tells. The dynamic linker will end it for each that nothing stands for.
+// a look at files shows. The dynamic linker will end it for each that nothing stands for.
 std::vector<std::string> missing_libraries(const std::vector<std::string>& program);
 
 }  // namespace memledger::runner

@@ -11,7 +11,7 @@ namespace memledger::runner {
 
 struct RunOptions {
   bool quiet = false;
-  bool report = false;       // beside the line profile
+  bool report = false;       // besides the line profile
   bool full_report = false;  // with its tables
   environment::LineSettings lines;
   bool no_default_columns = false;

@@ -19,7 +19,7 @@ using prediction::Run;
 using virtual_gpu::DeviceSpecification;
 using virtual_gpu::Specification;
 
-constexpr uint64_t kNoLimit = uint64_t{1} << 40;  // the most that a virtual GPU can have
+constexpr uint64_t kNoLimit = uint64_t{1} << 40;  // the maximum of a virtual GPU
 constexpr char kNoLimitText[] = ":1024GiB";
 
 std::string options_of(const std::string& specification) {
@@ -56,7 +56,7 @@ absl::StatusOr<std::string> file_with_memory(const Specification& specification,
   return "@" + path;
 }
 
-// Writes a file of the device with so many bytes more in its context.
+// Writes a file of the device with `more` bytes added to its context.
 absl::StatusOr<std::string> file_with_context(const Specification& specification,
                                               const DeviceSpecification& device, uint64_t more,
                                               const std::string& folder) {
@@ -154,8 +154,8 @@ absl::StatusOr<std::string> with_less(const std::string& specification, int64_t 
   if (!parsed.specification) return absl::InvalidArgumentError(parsed.error);
   const Specification& machine = *parsed.specification;
   const auto less = static_cast<uint64_t>(bytes);
-  // With `context=` the code of libraries is not charged beside it (hold_library_code()), so that
-  // is said only where the user has, and of small devices, which have no such code.
+  // With `context=` the code of libraries is not charged in addition to it (hold_library_code()),
+  // so that is said only where the user has, and of small devices, which have no such code.
   const std::optional<uint64_t> context = context_of_all(machine);
   if (context && (*context == 0 || machine.context_bytes)) {
     return with_option(without_option(specification, "context"), "context",

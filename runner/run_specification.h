@@ -28,9 +28,9 @@ std::string on_end(std::string specification, prediction::Run::End end,
 absl::StatusOr<std::string> without_limit(const std::string& specification,
                                           const std::string& folder);
 
-// Returns the same machine with so many bytes less that are free on each device, as its context
-// takes more. The memory that programs are told a device has stays: one that asks for a share of it
-// asks for as much as before. Devices whose contexts differ get files, as above.
+// Returns the same machine with fewer free bytes on each device, because its context takes more.
+// The total memory that programs see stays the same: one that asks for a share of it asks for as
+// much as before. Devices whose contexts differ get files, as above.
 absl::StatusOr<std::string> with_less(const std::string& specification, int64_t bytes,
                                       const std::string& folder);
 

@@ -44,9 +44,9 @@ bool keep_only(int a, int b) {
   return true;
 }
 
-// Makes the folder, tells its path, waits until all processes that hold the other end of `alive`
-// have ended, and becomes `rm`. The folder is made here, where no signal comes that its maker's
-// group is sent. May be called in a child of a process with threads.
+// Makes the folder, passes on its path, waits until all processes that hold the other end of
+// `alive` have ended, and becomes `rm`. The folder is made here, where no signal comes that its
+// maker's group is sent. May be called in a child of a process with threads.
 [[noreturn]] void make_and_remove(int alive, int told, char* path, size_t length) {
   setsid();
   sigset_t all;

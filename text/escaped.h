@@ -5,7 +5,7 @@
 
 namespace memledger {
 
-// Returns `text` with escape(c) in place of each character c for which it is not empty.
+// Returns `text` with escape(c) instead of each character c for which it is not empty.
 template <typename Escape>
 std::string escaped(std::string_view text, Escape escape) {
   std::string result;

@@ -8,9 +8,9 @@
 // exact (text/json.h).
 namespace memledger {
 
-// Returns `text` as one line that no terminal obeys: line breaks, control characters and escape
-// sequences (C0, DEL, C1), marks that change the direction of writing, and bytes that are not UTF-8
-// become \n, \x1b, \u202e, \xe9.
+// Returns `text` as one line that no terminal obeys. Escaped are line breaks, control characters
+// and escape sequences (C0, DEL, C1), marks that change the direction of writing, and bytes that
+// are not UTF-8: \n, \x1b, \u202e, \xe9.
 std::string printable(std::string_view text);
 
 // Returns `text` printable and short enough for a table: beyond `most` characters, … replaces the

@@ -322,7 +322,7 @@ void note_temporary(const std::string& path) noexcept {
   __atomic_store_n(to, path[0], __ATOMIC_RELEASE);
 }
 
-// Makes a file beside the target and returns its path; returns "" and sets errno if it cannot.
+// Makes a file next to the target and returns its path; returns "" and sets errno if it cannot.
 std::string make_temporary(const Target& target, int& descriptor) {
   std::string stem = target.name;
   for (int number = 0; number < kMostFilesOfOneName; ++number) {
@@ -429,7 +429,7 @@ std::string this_boot() {
   return text.data();
 }
 
-// Splits into as many parts as are asked for; false: there are not so many.
+// Splits into as many parts as are asked for; false: there are fewer.
 template <size_t kParts>
 bool split(std::string_view text, char separator, std::array<std::string, kParts>& parts) {
   for (size_t i = 0; i < kParts; ++i) {
@@ -510,7 +510,7 @@ void tell(std::initializer_list<std::string_view> parts) noexcept {
     for (const std::string_view part : parts) line += printable(part);
     line += '\n';
     write_standard_error(line);
-  } catch (const std::exception&) {  // no memory: tell what fits, without escapes
+  } catch (const std::exception&) {  // no memory: write what fits, without escapes
     std::array<char, 1024> line;
     size_t size = 0;
     for (const std::string_view part : parts) {

@@ -36,7 +36,7 @@ std::string_view first_line(std::string_view text);
 void write_standard_error(std::string_view text) noexcept;
 absl::Status write_standard_output(std::string_view text) noexcept;
 
-// Writes to a stream of the program, such as std::cout, and flushes it. Tells the first failure,
+// Writes to a stream of the program, such as std::cout, and flushes it. Reports the first failure,
 // and leaves a stream alone that has failed before. Returns whether all went well; catches what the
 // stream throws.
 bool write_to(std::ostream& out, std::string_view text, std::string_view what) noexcept;
@@ -53,7 +53,7 @@ void note_temporary_in(char* place, size_t size) noexcept;
 using Write = std::function<void(std::ostream&)>;
 
 // Writes a file that the user named. Follows links and replaces what is there, whole or not at all,
-// by renaming a temporary file beside it; keeps the mode of a replaced file. Devices, pipes and
+// by renaming a temporary file next to it; keeps the mode of a replaced file. Devices, pipes and
 // /dev/fd/N are written in place. `what` is for the message: cannot write the WHAT PATH.
 absl::Status write_file(const std::string& path, std::string_view what, const Write& write);
 absl::Status write_file(const std::string& path, std::string_view what, std::string_view text);
@@ -92,9 +92,9 @@ using RunClock = RunTime (*)();
 RunTime run_time();
 
 // A path that the user gave once for all processes of a run: the first that writes takes it, later
-// ones write NAME.PID.EXTENSION next to it. What lay there before the run began is replaced. Each
-// file carries the run that wrote it, in the extended attribute kRunAttribute; where the file
-// system has none, its time has to do. kRunVariable, which `memledger run` sets, names the run;
+// ones write NAME.PID.EXTENSION next to it. What lay there before the run began is replaced. The
+// extended attribute kRunAttribute of each file has the run that wrote it. On a file system without
+// such attributes the file's time decides. kRunVariable, which `memledger run` sets, names the run;
 // without it each process is a run of its own.
 class RunFile {
  public:

@@ -6,7 +6,7 @@
 
 namespace memledger {
 
-// Names that are shown beside each other, and how many characters each may have.
+// Names that are shown next to each other, and how many characters each may have.
 struct NameInTable {
   std::string text;
   size_t most = 200;

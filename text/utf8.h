@@ -10,7 +10,7 @@ namespace memledger {
 // forms, surrogates and what is beyond U+10FFFF are not.
 size_t utf8_sequence(std::string_view text, size_t at);
 
-// Returns `text` with U+FFFD in place of each byte that belongs to no well-formed UTF-8 sequence.
+// Returns `text` with U+FFFD instead of each byte that belongs to no well-formed UTF-8 sequence.
 std::string valid_utf8(std::string_view text);
 
 }  // namespace memledger

@@ -47,7 +47,7 @@ PRECOMPILED_TEST_COPTS = TEST_COPTS + ["-include", "third_party/precompiled/torc
 OPTIMIZED_COPTS = SEES_LIBTORCH_INLINES_COPTS + ["-O2", "-g"]
 OPTIMIZED_PROGRAM_COPTS = OPTIMIZED_COPTS + ["-include", "third_party/precompiled/torch_in_programs.h"]
 
-# Beside those, for tests of what differs between LibTorch's releases.
+# In addition to those, for tests of what differs between LibTorch's releases.
 LIBTORCH_MINOR_COPTS = ["-DLIBTORCH_MINOR=%d" % LIBTORCH_VERSION[1]]
 
 # For tests of stacks: a tail call would remove the caller's frame, inlining the function's line.

@@ -34,7 +34,7 @@ def _use_local(ctx, path):
         fail("LIBTORCH=%s is not an absolute path. Give an absolute path, the build does not know which folder you are in." % path)
     for candidate in [path, path + "/torch"]:
         if ctx.path(candidate + "/include/ATen").exists and ctx.path(candidate + "/lib").exists:
-            # The run path needs the real path: the wheel's libraries look for CUDA packages beside
+            # The run path needs the real path: the wheel's libraries look for CUDA packages next to
             # it.
             root = str(ctx.path(candidate).realpath)
             ctx.symlink(root + "/include", "torch/include")
@@ -120,7 +120,7 @@ def _cuda(ctx, root):
     is_cuda = ctx.path(lib + "/libc10_cuda.so").exists
     major = _cuda_major(ctx, lib) if is_cuda else ""
 
-    # NVIDIA's wheels beside LibTorch: nvidia/cu13 holds all of CUDA 13; CUDA 12 has a folder for
+    # NVIDIA's wheels next to LibTorch: nvidia/cu13 holds all of CUDA 13; CUDA 12 has a folder for
     # each wheel, such as nvidia/cuda_runtime.
     nvidia = str(ctx.path(root).dirname) + "/nvidia"
     names = sorted([entry.basename for entry in ctx.path(nvidia).readdir()]) if ctx.path(nvidia).exists else []
@@ -146,7 +146,7 @@ def _cuda(ctx, root):
             if ctx.path(include + "/crt/host_defines.h").exists:
                 return includes, lib_folders
 
-    # Read only here, so that a change of CUDA_HOME makes @libtorch anew (and maybe downloads it)
+    # Read only here, so that a change of CUDA_HOME makes @libtorch again (and maybe downloads it)
     # only if it matters.
     home = ctx.read(ctx.path(Label("@memledger_cuda_home//:path.txt")))
     if home.startswith("/") and _has_cuda_runtime(ctx, home + "/include", major):

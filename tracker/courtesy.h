@@ -48,8 +48,8 @@ struct CourtesyOptions {
   // Device whose storages move; kCUDA without an index, and nothing: all CUDA devices. The CPU's
   // can be moved to a file only.
   std::optional<c10::Device> device;
-  // Called a few times a second. Without it, moves of more than a second are told on standard error
-  // if it is a terminal.
+  // Called a few times a second. Without it, moves of more than a second are reported on standard
+  // error if it is a terminal.
   std::function<void(const CourtesyProgress&)> progress;
   // Gives back the workspaces that LibTorch keeps for cuBLAS, some 32 MiB per thread that has used
   // it; LibTorch makes new ones when it needs them. Keeps them if another device that is not
@@ -93,7 +93,7 @@ class Courtesy {
       : Courtesy(std::move(options)) {
     add_module(module);
   }
-  // Restores. What cannot be restored is told on standard error, and throws when used.
+  // Restores. What cannot be restored is reported on standard error, and throws when used.
   ~Courtesy();
   Courtesy(const Courtesy&) = delete;
   Courtesy& operator=(const Courtesy&) = delete;

@@ -88,7 +88,7 @@ struct GrowthReport {
   bool known() const { return tracked && steps >= steps_needed; }
   bool growing() const { return !rows.empty(); }
   // Returns verdict_text() of all rows together: the sum of their slopes, since the first of their
-  // steps. `unknown: 7 of at least 15 steps` if it is too early to tell.
+  // steps. `unknown: 7 of at least 15 steps` if it is too early to say.
   std::string verdict() const;
   // Returns one JSON object, memledger.growth/2 in docs/formats.md.
   std::string to_json() const;
@@ -128,7 +128,7 @@ class GrowthFinder {
   std::unique_ptr<Groups> groups_;
 };
 
-// Fail if something grows, after too few steps to tell, and if tracking is off.
+// Fail if something grows, after too few steps, and if tracking is off.
 TestVerdict no_growth(const GrowthReport& report);
 TestVerdict no_growth(const GrowthFinder& finder);
 

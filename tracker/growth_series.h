@@ -1,6 +1,6 @@
 #pragma once
 
-// Tells whether a sum of bytes, looked at once per step, grows and goes on growing. Knows numbers
+// Finds whether a sum of bytes, looked at once per step, grows and goes on growing. Knows numbers
 // only: no LibTorch, no registry.
 //
 //   memledger::GrowthSeries series;
@@ -66,8 +66,8 @@ class GrowthSeries {
   // - new ground: after it had come down it is higher than ever since warm-up, by a quarter or more
   //   of that way, so a buffer that fills again is steady until it is clearly larger.
   // - tolerance: the floor rose by more than tolerance_bytes.
-  // What fills for the first time cannot be told from a leak: that is what warm_up_steps and
-  // tolerance_bytes are for.
+  // A cache that fills for the first time looks like a leak: warm_up_steps and tolerance_bytes
+  // exclude it.
   Growth growth(int64_t now, const GrowthRule& rule) const;
 
   int64_t bytes() const { return bytes_; }

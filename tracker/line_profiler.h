@@ -1,7 +1,7 @@
 #pragma once
 
 // Which line of a function makes the memory grow, without an edit of the program. Needs debug
-// information (-g): without it a function has one row. docs/line_profiler.md explains the figures.
+// information (-g): without it a function has one row. docs/which_line.md explains the figures.
 //
 //   memledger::LineProfiler profiler({"train_step", "Net::forward"});
 //   {
@@ -169,8 +169,8 @@ ProfiledBody profiled_every(int64_t interval = 1, bool enable = true, Columns...
   static ::memledger::internal::ProfiledBody memledger_profiled_body{}; \
   const ::memledger::internal::ProfiledRun memledger_profiled_run(memledger_profiled_body)
 
-// Profiles the function that it stands in and prints its table every so many runs. Arguments: the
-// number of runs (1), whether to profile at all (true), and names of columns:
+// Profiles the function that it stands in and prints its table after a number of runs. Arguments:
+// the number of runs (1), whether to profile at all (true), and names of columns:
 // MEMLEDGER_PROFILE_EVERY(10, enabled, "active_bytes.all.peak"). Throws c10::Error for a number
 // below 1 and for a wrong column.
 #define MEMLEDGER_PROFILE_EVERY(...)                                         \

@@ -113,7 +113,7 @@ void write_text(std::ostream& out, const LineProfile& profile,
 // line allocated, freed and left is in it whether asked for or not, a repeated column once.
 void write_json(std::ostream& out, const LineProfile& profile,
                 const std::vector<LineColumn>& columns);
-// Writes one page without scripts or links: the source, and beside each line a bar per column.
+// Writes one page without scripts or links: the source, and next to each line a bar per column.
 void write_html(std::ostream& out, const LineProfile& profile,
                 const std::vector<LineColumn>& columns);
 

@@ -64,7 +64,7 @@ void describe(const at::Tensor& tensor, StorageName& name) {
     name.whole = storage.has_value() &&
                  storage->bytes == impl->numel() * static_cast<int64_t>(impl->itemsize());
   } catch (const c10::Error&) {
-    // A subclass refuses to tell; the name stays.
+    // A subclass refuses to say; the name stays.
   }
 }
 

@@ -61,13 +61,13 @@ struct TrackerOptions {
   // and differ.
   std::string folder;
   // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during each call: reads
-  // gradients and optimizer states as they are, beside other threads, too. For single calls, make
-  // one around them.
+  // gradients and optimizer states as they are, while other threads run, too. For single calls,
+  // make one around them.
   bool training_paused = false;
 };
 
 // Thread-safety: call any function from any thread, also from the deleter of a registered tensor.
-// Other threads may train meanwhile, as beside a MemReporter (reporter/mem_reporter.h). Trackers do
+// Other threads may train meanwhile, as with a MemReporter (reporter/mem_reporter.h). Trackers do
 // not disturb each other. Ownership: holds no tensor. A module in a ModuleHolder or shared_ptr may
 // end; a module on the stack, and an optimizer, must outlive the tracker or be removed. Functions
 // throw std::bad_alloc if memory runs out; the next track() then reports what this one missed.

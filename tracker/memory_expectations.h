@@ -79,9 +79,9 @@ inline NoLeak expect_no_leak(const LeakOptions& options = {},
 enum class PeakOver : uint8_t { kNothing, kStart };
 
 // Fails if the bytes of the device's live storages were above a limit at any moment of the scope,
-// and tells who was alive at the highest. Nested, overlapping and concurrent ones do not disturb
+// and names what was alive at the highest. Nested, overlapping and concurrent ones do not disturb
 // each other. They use Registry::reset_peak(): peak_snapshot() and Counters::peak_bytes of others
-// start anew when the peak so far is above the limit, and a reset by others within the scope hides
+// start again when the peak so far is above the limit, and a reset by others within the scope hides
 // what was before it. For some microseconds around a reset a peak of another thread may be missed.
 class [[nodiscard]] PeakAtMost {
  public:

@@ -54,7 +54,7 @@ struct MemoryProfilerOptions {
   // Clock for the file's name; empty: the system's.
   std::function<std::chrono::system_clock::time_point()> clock = {};
   // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during each call: reads
-  // gradients and optimizer states as they are, beside other threads, too.
+  // gradients and optimizer states as they are, while other threads run, too.
   bool training_paused = false;
 };
 using ProfilerOptions = MemoryProfilerOptions;
@@ -143,12 +143,12 @@ class MemoryProfiler {
   MemoryProfiler& add_optimizer(const torch::optim::Optimizer& optimizer);
 
   // Ends an iteration, and reports it if it is a print_period-th one. Call it before gradients are
-  // dropped. Trouble with the CSV file is told once on standard error: the program goes on, and no
-  // row is half written. A child of fork prints, but writes no CSV. Cost: by the births and deaths
-  // of the iteration; a report also by the live storages.
+  // dropped. Trouble with the CSV file is reported once on standard error: the program goes on, and
+  // no row is half written. A child of fork prints, but writes no CSV. Cost: by the births and
+  // deaths of the iteration; a report also by the live storages.
   void record_stats();
   // Ends an epoch: iterations count from 1 again. What ran since the last record_stats(), such as a
-  // validation pass, is in no iteration. Reads the module's parameters and children anew.
+  // validation pass, is in no iteration. Reads the module's parameters and children again.
   void epoch_end();
 
   // Returns the last iteration that was reported; all zero before.

@@ -23,7 +23,7 @@
 namespace memledger {
 
 struct ModelSizeOptions {
-  // Bytes of one element, in place of each tensor's own, for parameter_bytes, intermediate_bytes
+  // Bytes of one element, instead of each tensor's own, for parameter_bytes, intermediate_bytes
   // and activation_bytes; 1 or more. saved_bytes is measured whatever this is.
   std::optional<int64_t> type_size;
   // Mode for the pass; nothing: the one that the module is in.
@@ -78,8 +78,8 @@ std::ostream& operator<<(std::ostream& out, const ModelSize& size);
 
 // Calls forward() of `module` once with the inputs, gradients on, and measures. `module` is a
 // module, a ModuleHolder, a shared_ptr to a module, an AnyModule, or anything that can be called
-// with the inputs; a callable's parameters are the leaves that require grad, inputs apart, that its
-// operators consume.
+// with the inputs. A callable's parameters are the leaves that its operators read and that require
+// grad, without the inputs.
 //
 // Afterwards everything is as before: inputs are copied first; training mode, buffers and random
 // number generators are put back; nothing of the pass stays alive. Nobody else may use the module

@@ -38,12 +38,12 @@ class Optimizer;
 namespace memledger {
 
 struct TimelineOptions {
-  // Keeps the last so many births and deaths, whatever their addresses, at about 140 bytes each and
-  // 0.6 MB, reserved at the start, and as many marks. What is dropped is counted. The timeline
+  // Maximum number of births and deaths that are kept, the last ones, and of marks. They take about
+  // 140 bytes each and 0.6 MB, reserved at the start. What is dropped is counted. The timeline
   // begins with the first birth or death that is kept; marks from before it are dropped.
   size_t max_events = size_t{1} << 18;
   // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during each call.
-  // Without it, gradients that were set by hand beside other threads have no names.
+  // Without it, gradients that were set by hand have no names while there are other threads.
   bool training_paused = false;
 };
 
@@ -66,10 +66,11 @@ struct TimelineData {
   std::unordered_map<uint64_t, TimelineName> names;
 };
 
-// Returns the series that a storage's bytes are counted in: the role of its name (`Gradient`); the
-// kind of memory that is no tensor's (`raw block`, `library workspace`, `scratch`); `Parameter` if
-// an operator consumed it as a leaf that requires grad; else `Tensor [forward]`, by the phase of
-// its birth. The first that fits counts.
+// Returns the series that counts a storage's bytes, the first of these that fits:
+// - the role of its name (`Gradient`),
+// - the kind of memory without a tensor (`raw block`, `library workspace`, `scratch`),
+// - `Parameter`, if an operator read it as a leaf that requires grad,
+// - the phase of its birth (`Tensor [forward]`).
 std::string series_of(const Lifetime& life, const TimelineData& data);
 
 // Writes Chrome's trace events as JSON, schema memledger.timeline/2 (docs/formats.md). Each device

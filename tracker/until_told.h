@@ -7,8 +7,8 @@
 namespace memledger {
 
 // Puts a cursor back at the end of the scope unless told() was called: if memory runs out before
-// the changes were passed on, the next call tells them. The caller holds the lock that guards the
-// cursor. The constructor may throw std::bad_alloc, the destructor does not.
+// the changes were passed on, the next call passes them on. The caller holds the lock that guards
+// the cursor. The constructor may throw std::bad_alloc, the destructor does not.
 class UntilTold {
  public:
   explicit UntilTold(Cursor& cursor) : cursor_(cursor), before_(Registry::global().copy(cursor)) {}

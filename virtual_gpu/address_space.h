@@ -31,10 +31,10 @@ class AddressSpace {
 // blocks of one size, the one with the lowest address: the order in which addresses are given out
 // decides which blocks are split.
 //
-// The order is that of cudaMalloc, as logs of real devices show it (rapidsai/rmm issue 75,
-// snapshots of PyTorch): what is larger than 32 MiB gets addresses of its own, a multiple of
-// 32 MiB, each below the last; what is not shares chunks of 32 MiB, which are made the same way and
-// filled upwards. Or all is ascending: the lowest addresses that are free.
+// The order is that of cudaMalloc in logs of real devices (rapidsai/rmm issue 75, snapshots of
+// PyTorch). A block of more than 32 MiB takes the highest free range, rounded up to a multiple of
+// 32 MiB. Smaller blocks share chunks of 32 MiB, which are taken the same way and filled upwards.
+// If `ascending` is set, each block takes the lowest free addresses instead.
 class DeviceAddresses {
  public:
   static constexpr size_t kPage = size_t{2} << 20;

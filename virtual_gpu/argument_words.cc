@@ -44,7 +44,7 @@ bool is_inside(uintptr_t address, const Range& range) {
   return address >= range.first && address + kWord <= range.second;
 }
 
-// Returns how much of it can be read; nothing where that cannot be told.
+// Returns how much of it can be read; nothing where that is not known.
 std::optional<size_t> read_anywhere(uintptr_t address, void* to, size_t bytes) {
   const iovec local = {to, bytes};
   const iovec remote = {reinterpret_cast<void*>(address), bytes};

@@ -7,9 +7,9 @@
 
 namespace memledger::virtual_gpu {
 
-// Calls `visit` with each word among a kernel's arguments that may be an address: with all that are
-// some, and with others, as a launch tells neither how many arguments there are nor how long each
-// is. Returns false where it tells nothing of them. Takes some microseconds.
+// Calls `visit` with each word among a kernel's arguments that may be an address. That is all
+// addresses, and other words as well, because a launch shows neither how many arguments there are
+// nor how long each is. Returns false where it shows nothing of them. Takes some microseconds.
 bool for_each_argument_word(const memledger_virtual_gpu_work& work,
                             const std::function<void(uintptr_t word)>& visit);
 

@@ -20,7 +20,7 @@ struct Calibration {
   std::string device;            // as CUDA calls it
   uint64_t context_bytes = 0;    // the process beyond LibTorch's reserved bytes, at its first block
   uint64_t libraries_bytes = 0;  // what it held more of that at its end
-  // NVML told what the process held; else both are of all that the device had in use.
+  // NVML reported what the process held; else both are of all that the device had in use.
   bool is_of_process = true;
   std::vector<CalibratedConvolution> convolutions;
 

@@ -150,9 +150,8 @@ std::vector<std::string> files_like(const std::string& pattern) {
   return files;
 }
 
-// Where Python environments keep cuDNN's wheel: the folder of a package is beside that which tells
-// its version. Another release chooses other engines, so its sizes would be no better than the
-// model's.
+// Where Python environments keep cuDNN's wheel: the folder of a package is next to the one with its
+// version. Another release chooses other engines, so its sizes would be no better than the model's.
 std::vector<std::string> folders_of_wheels() {
   std::vector<std::string> environments;
   for (const char* const name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
@@ -253,7 +252,7 @@ File open_cache_folder() {
   return folder;
 }
 
-// What tells one cuDNN from another: a file that was replaced has other times.
+// Distinguishes one cuDNN from another: a file that was replaced has other times.
 std::string identity(const std::string& library) {
   struct stat file {};
   if (stat(library.c_str(), &file) != 0) return "";
@@ -429,8 +428,8 @@ std::optional<std::string> receive_text(const Connection& connection, int64_t de
   return text;
 }
 
-// Starts a program. The system tells a program of children that end with SIGCHLD, and any wait()
-// sees them: what starts the other one ends without a signal, in the memory of this process.
+// Starts a program. A program gets SIGCHLD for children that end, and any wait() sees them: what
+// starts the other one ends without a signal, in the memory of this process.
 struct Start {
   const char* program;
   const posix_spawn_file_actions_t* actions;

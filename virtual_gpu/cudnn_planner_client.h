@@ -25,7 +25,7 @@ namespace memledger::virtual_gpu {
 inline constexpr char kCudnnVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN";
 // The version that cuDNN says it is, as cudnnGetVersion() gives it.
 inline constexpr char kCudnnVersionVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_VERSION";
-// Where the planner is, for tests; without it, it lies beside the answers library.
+// Where the planner is, for tests; without it, it lies next to the answers library.
 inline constexpr char kCudnnPlannerVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_PLANNER";
 // For tests: how long an answer may take.
 inline constexpr char kCudnnSecondsVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_SECONDS";

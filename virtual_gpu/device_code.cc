@@ -213,7 +213,7 @@ class MachineCode {
   std::vector<Elf64_Shdr> sections_;
 };
 
-// The size of a bare ELF file, which nobody tells: its section headers, or what lies behind them.
+// The size of a bare ELF file, which is written nowhere: its last header or section ends it.
 size_t elf_size(const unsigned char* file) {
   const auto header = read_at<Elf64_Ehdr>(file, 0);
   uint64_t end = std::max<uint64_t>(header.e_shoff + uint64_t{header.e_shnum} * sizeof(Elf64_Shdr),
@@ -298,7 +298,7 @@ DeviceCode of_no_known_format(int capability) {
 }
 
 // What nvcc puts around code that is in a program. Where the linker put it together (-rdc=true),
-// the parts, up to a null, stand beside the whole: the driver compiles and links their PTX for a
+// the parts, up to a null, stand next to the whole: the driver compiles and links their PTX for a
 // device that the whole does not run on.
 DeviceCode read_frame(const unsigned char* frame, int capability) {
   constexpr uint32_t kLinked = 2;

@@ -36,7 +36,7 @@ struct DeviceCode {
   // As 86. For PTX, which the driver compiles for the device, the two differ.
   int binary_version = 0;
   int ptx_version = 0;
-  // Machine code that is not compressed tells what is in it.
+  // Machine code that is not compressed shows what is in it.
   bool is_readable = false;
   std::map<std::string, KernelCode> kernels;
   std::map<std::string, VariableCode> variables;

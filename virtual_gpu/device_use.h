@@ -12,7 +12,7 @@ struct memledger_virtual_gpu_use {
   uint64_t total_bytes;
   uint64_t context_bytes;  // part of what is used; 0 before the device's first use
   uint64_t used_bytes;
-  uint64_t peak_bytes;  // the most that was used at one time
+  uint64_t peak_bytes;  // the maximum in use at one time
   // How often memory was refused where LibTorch does not empty its cache and ask again: to a
   // library that takes some for itself, such as NCCL, and to stream-ordered allocations
   // (cudaMallocAsync).
@@ -27,7 +27,7 @@ __attribute__((visibility("default"))) size_t memledger_virtual_gpu_uses(
 // Whether the program has used a device. Takes no lock, so it may be asked while the program forks.
 __attribute__((visibility("default"))) bool memledger_virtual_gpu_is_used();
 
-// Begins the peaks of all devices anew, with what is used now.
+// Restarts the peaks of all devices, with what is used now.
 __attribute__((visibility("default"))) void memledger_virtual_gpu_reset_peaks();
 
 }  // extern "C"

@@ -92,7 +92,7 @@ void ExchangedBytes::copy_locked(uintptr_t destination, uintptr_t source, size_t
   std::vector<std::pair<uintptr_t, Run>> known;
   for_each_locked(source, bytes,
                   [&](const Run& run, uintptr_t run_begin, uintptr_t begin, uintptr_t end) {
-                    // After a collective the time begins anew.
+                    // After a collective the time begins again.
                     if (window && now - run.kernel > std::max(run.window, window)) return;
                     Run part = run;
                     part.offset += begin - run_begin;

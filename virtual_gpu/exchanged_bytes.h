@@ -29,7 +29,7 @@ class ExchangedBytes {
   // What a collective does with what the ranks send.
   enum class Content : uint8_t { kAsSent, kReduced };
 
-  // A collective of so many ranks copied it.
+  // Notes that a collective of `ranks` ranks copied it.
   void exchange(uintptr_t destination, uintptr_t source, size_t bytes, int ranks, Content content);
   // Writes what a collective brought over `destination`, and leaves the rest.
   void read(void* destination, uintptr_t address, size_t bytes) const;

@@ -42,9 +42,9 @@ OPENED_BY_NAME = ["libcuda.so.1", "libnvidia-ml.so.1"]
 
 OURS = "libmemledger_virtual_gpu.so"
 
-# Libraries that a program beside NVIDIA's own may lack, as most of those that are linked with them
-# never call them, and what each function of theirs returns where they are missing. That is the
-# library's status for what it does not support (CUFFT_NOT_SUPPORTED,
+# Libraries that a program with NVIDIA's own libraries may lack, as most of those that are linked
+# with them never call them, and what each function of theirs returns where they are missing. That
+# is the library's status for what it does not support (CUFFT_NOT_SUPPORTED,
 # CUSOLVER_STATUS_NOT_SUPPORTED, CUSPARSE_STATUS_NOT_SUPPORTED) or for what was not initialised
 # (CURAND_STATUS_INITIALIZATION_FAILED, CU_FILE_DRIVER_NOT_INITIALIZED). NVSHMEM's is any but 0.
 # cuFile's functions are the driver's to answer, as their names begin like its own.
@@ -216,8 +216,8 @@ def version_script(versions):
     blocks = []
     named = sorted(version for version in versions if version)
     for position, version in enumerate(named):
-        # The linker takes no unversioned functions beside named versions; any version satisfies who
-        # asks for none.
+        # The linker takes no unversioned functions next to named versions; any version satisfies
+        # who asks for none.
         functions = versions[version] | (versions.get(None, set()) if position == 0 else set())
         functions = "".join(" %s;" % name for name in sorted(functions))
         blocks.append("%s {%s%s };" % (version, " global:" + functions if functions else "", " local: *;" if position == 0 else ""))

@@ -8,14 +8,15 @@
 namespace memledger::virtual_gpu {
 
 // How many multiprocessors each graphics processing cluster (GPC) of a device has. Boards of one
-// name can differ in that, as some multiprocessors are switched off, and cuDNN chooses plans by it:
-// a ResNet-18 takes 2 706 to 2 876 MiB with four layouts of 132 multiprocessors, and took 2 752 on
-// an H200 (docs/accuracy.md).
+// name can differ, because some multiprocessors are switched off. Depending on the layout, cuDNN
+// chooses other plans. With four layouts of 132 multiprocessors a ResNet-18 takes 2 706 to 2 876
+// MiB; an H200 took 2 752 MiB (docs/accuracy.md).
 //
-// Assumed: multiprocessors come in pairs; there are as few GPCs as hold them; the size of a GPC is
-// at most 18 for compute capability 9.x, 16 for 12.x, 20 for others (full GPCs of GH100, GB202 and
-// GB100 in NVIDIA's papers). `unevenness` 0: all as even as can be; each more moves a pair from one
-// GPC of middle size to another, as far as that goes.
+// The model assumes that multiprocessors come in pairs and that there are as few GPCs as can hold
+// them. A GPC has at most 18 multiprocessors for compute capability 9.x, 16 for 12.x and 20 for
+// others (full GPCs of GH100, GB202 and GB100 in NVIDIA's papers). With `unevenness` 0 the GPCs are
+// as even as possible. Each step above moves a pair from one GPC of middle size to another, as long
+// as there are two.
 inline std::vector<int> multiprocessors_of_gpcs(const Profile& profile, int unevenness) {
   const int max_pairs = profile.major == 9 ? 9 : profile.major == 12 ? 8 : 10;
   const int pairs = (profile.multiprocessors + 1) / 2;
@@ -34,9 +35,9 @@ inline std::vector<int> multiprocessors_of_gpcs(const Profile& profile, int unev
   return sizes;
 }
 
-// How many clusters of `cluster` thread blocks find room at a time, where a multiprocessor has room
-// for `blocks`: a cluster lies within a GPC. cuDNN 9.1 finds the GPCs by asking for sizes from 18
-// down, and goes on for ever if the answers fit no layout.
+// Returns how many clusters of `cluster` thread blocks can run at a time if a multiprocessor has
+// room for `blocks` of them. A cluster lies within one GPC. cuDNN 9.1 asks for sizes from 18 down
+// to find the GPCs, and never ends if the answers fit no layout.
 inline int active_clusters(const Profile& profile, int unevenness, int blocks, int cluster) {
   int clusters = 0;
   for (const int multiprocessors : multiprocessors_of_gpcs(profile, unevenness))

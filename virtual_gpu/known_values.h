@@ -3,8 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// What the answers tell a library that knows the content of device memory (virtual_gpu/values), and
-// ask it. It sees LibTorch's operators; the answers see NVIDIA's functions.
+// The interface to a library that knows the content of device memory (virtual_gpu/values): what the
+// answers report to it and ask it. It sees LibTorch's operators; the answers see NVIDIA's
+// functions.
 extern "C" {
 
 // Work that writes somewhere.
@@ -14,7 +15,7 @@ struct memledger_virtual_gpu_work {
   unsigned threads;    // of a block
   bool is_queued;      // behind what has not run: it is not done now
   // A kernel's arguments, as the launch has them: each points to one. Or all of them in one piece.
-  // Both nullptr where it tells nothing of them. Valid during the call.
+  // Both nullptr where it shows nothing of them. Valid during the call.
   void* const* arguments;
   const void* argument_bytes;
   size_t argument_byte_count;
@@ -30,7 +31,7 @@ struct memledger_virtual_gpu_values {
   void (*wrote)(uintptr_t address, const void* content, size_t bytes);
   // Work was submitted that is done now, or queued.
   void (*worked)(const memledger_virtual_gpu_work* work);
-  // A function of a library worked, that tells no more of it.
+  // A function of a library worked that reports no details.
   void (*library_worked)();
   // Work was captured into a graph. Returns what `launched` gets at each launch of it, and
   // `dropped` when no graph has it any more.
@@ -44,9 +45,9 @@ struct memledger_virtual_gpu_values {
   void (*wrote_anywhere)();
 };
 
-// Sets who is told, for ever. Returns the most bytes of a storage whose content is to be known; 0
-// where the specification says none, or somebody is told already: then the caller is not. Found by
-// name (dlsym): where it is not, there is no virtual GPU.
+// Sets the listener, for ever. Returns the maximum bytes of a storage whose content is to be known;
+// 0 where the specification says none, or there is a listener already: then the caller is not
+// added. Found by name (dlsym): where it is not, there is no virtual GPU.
 __attribute__((visibility("default"))) uint64_t memledger_virtual_gpu_know(
     const memledger_virtual_gpu_values* values);
 
@@ -54,7 +55,7 @@ __attribute__((visibility("default"))) uint64_t memledger_virtual_gpu_know(
 // held, at any time, by any thread.
 typedef void (*memledger_virtual_gpu_on_shared)(uintptr_t address, size_t bytes, bool is_shared);
 
-// Sets who is told of that, for ever: whoever memledger_virtual_gpu_know() has accepted.
+// Sets the listener for that, for ever: the one that memledger_virtual_gpu_know() has accepted.
 __attribute__((visibility("default"))) void memledger_virtual_gpu_know_shared(
     memledger_virtual_gpu_on_shared told);
 // Whether any stream captures, or has work that waits for a function of the host.
@@ -67,10 +68,10 @@ __attribute__((visibility("default"))) bool memledger_virtual_gpu_only_waits(con
 
 namespace memledger::virtual_gpu {
 
-// Who was set; does nothing, and knows nothing, before.
+// Returns what was set; before that, functions that do nothing and know nothing.
 const memledger_virtual_gpu_values& known_values();
 
-// Tells of memory that other processes can write to.
+// Reports memory that other processes can write to.
 void note_shared(uintptr_t address, size_t bytes, bool is_shared);
 
 }  // namespace memledger::virtual_gpu

@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// What the program took that neither LibTorch's tensors nor a profile tell the size of, for those
-// who judge by it: results of a library whose size only the device knows, and memory that nobody
-// says at most how much it is. Found by name (dlsym): where it is not, there is no virtual GPU.
+// Memory that the program took and whose size neither LibTorch's tensors nor a profile give, for
+// the verdict. These are results of a library whose size only the device knows, and memory without
+// a known upper bound. Found by name (dlsym): where it is not, there is no virtual GPU.
 extern "C" {
 
 struct memledger_virtual_gpu_library_size {

@@ -32,7 +32,7 @@ constexpr size_t kPoolStep = size_t{32} << 20;
 constexpr size_t kSymbolBytes = size_t{64} << 20;
 
 // The largest copy that an exchange between ranks is followed through: what DistributedDataParallel
-// tells of a model's parameters.
+// sends about a model's parameters.
 constexpr size_t kRecentBytesPerCopy = size_t{1} << 20;
 
 Machine* machine = nullptr;
@@ -113,7 +113,8 @@ Machine& Machine::get() {
           machine->kept_.mutex().unlock();
           machine_mutex->unlock();
         });
-    // Whatever it is that brings them together: NCCL says so itself, Gloo is none of CUDA's.
+    // Gloo is not part of CUDA, so ranks that it connects are known by this variable alone. NCCL
+    // reports itself.
     if (std::getenv("WORLD_SIZE")) machine->note_ranks();
     if (machine->shared_) std::atexit([] { machine->leave_shared(); });
     machine_is_made.store(true, std::memory_order_release);

@@ -22,8 +22,8 @@
 extern "C" {
 
 // What `keep` remembers of the range is forgotten. LibTorch gives memory of a freed tensor to the
-// next without telling CUDA: whoever sees that may call this, so that a new tensor reads as zeros.
-// Found by name (dlsym), like all that is exported.
+// next without a call of CUDA: code that sees this may call the function, so that a new tensor
+// reads as zeros. Found by name (dlsym), like all that is exported.
 __attribute__((visibility("default"))) void memledger_virtual_gpu_forget(const void* pointer,
                                                                          size_t bytes);
 
@@ -97,7 +97,7 @@ class Machine {
   const Specification& specification() const { return specification_; }
   MemoryInfo memory_info(int device);
   memledger_virtual_gpu_use use(int device);
-  // Begins the peak of use() anew.
+  // Restarts the peak of use().
   void reset_peak(int device);
 
   // All devices, as NVML counts them, also those that CUDA_VISIBLE_DEVICES hides. A hidden one has
@@ -122,7 +122,7 @@ class Machine {
   bool disable_peer(int device, int peer);
 
   // Memory that a library takes for itself: in all `bytes` for this owner, or what it has already
-  // where that is more. False, and as before, where there is not so much left.
+  // where that is more. Returns false, and changes nothing, if less is left.
   bool hold(int device, const void* owner, size_t bytes);
   void release_held(const void* owner);
   // Addresses that a library takes for itself, whose memory is in the context's. 0: none.
@@ -191,7 +191,7 @@ class Machine {
   bool unmap(uintptr_t address, size_t bytes);
   PhysicalMemory* mapped_at(const void* pointer);
 
-  // Memory that several processes see, where they share devices (virtual_gpu/sharing.cc).
+  // Memory that several processes see, where they share devices (virtual_gpu/machine_sharing.cc).
   bool is_shared() const { return shared_ != nullptr; }
   // All processes that have memory of a device, this one alone where devices are not shared.
   std::vector<SharedDevices::Process> processes(int device);
@@ -213,9 +213,9 @@ class Machine {
   void fill(uintptr_t address, unsigned char value, size_t bytes);
   void forget(uintptr_t address, size_t bytes);
 
-  // The program is one of several ranks, which check each other's sizes by small copies, read back
-  // at once: until the next kernel, which could have written anything, copies are read back as they
-  // are, also without `keep`. Collectives of integers are followed for longer.
+  // Notes that the program is one of several ranks. Ranks check each other's sizes by small copies
+  // that they read back at once. So until the next kernel, which could write anything, copies are
+  // read back unchanged, even without `keep`. Collectives of integers are followed for longer.
   void note_ranks();
   void note_exchange(void* destination, const void* source, size_t bytes, int ranks,
                      ExchangedBytes::Content content);

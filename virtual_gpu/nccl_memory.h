@@ -38,20 +38,21 @@ struct NcclUse {
   bool remote_receives = false;
 };
 
-// The memory that a communicator of NCCL takes on its device, beside what LibTorch allocates: an
-// upper bound of what NCCL 2.28's sources allocate (transport/p2p.cc, net.cc, nvls.cc, channel.cc)
-// in the topology with most channels that logs show for such devices.
+// The memory that a communicator of NCCL takes on its device in addition to LibTorch's. It is an
+// upper bound for what the sources of NCCL 2.28 allocate (transport/p2p.cc, net.cc, nvls.cc,
+// channel.cc). It assumes the topology with the most channels that logs of such devices show.
 //
 // A connection to a peer has, for each channel, a buffer of 10 MiB at the receiver and one of 2 at
 // the sender: LL, LL128 and simple buffers, 512 KiB + 4.7 MiB + 4 MiB, rounded up to 2 MiB. Ring
-// and tree need one in each direction of the ring; ncclSend and ncclRecv one for each peer. To it
-// come the channels themselves, the pool for sends over a network, and the buffers of NVLink's
-// multicast. Where the driver's virtual memory management can be used, NCCL connects at first use
-// and gives each of a channel's three tables 2 MiB of its own, else it connects at creation; which
-// of the two it will be is not known, so the larger counts.
+// and tree need one in each direction of the ring; ncclSend and ncclRecv one for each peer. The
+// channels themselves, the pool for sends over a network and the buffers of NVLink's multicast are
+// added. If NCCL can use the driver's virtual memory management, it connects at first use, and each
+// of a channel's three tables takes 2 MiB. Otherwise it connects at creation. Which of the two
+// applies is not known, so the larger counts.
 //
-// Measured by others (NVIDIA/nccl issues 964, 1685): all-reduce between two of four A100s 544 MiB,
-// here 544; between three or four 688, here 832; all-to-all of eight H100s 3.28 GB, here 3520 MiB.
+// Published figures (NVIDIA/nccl issues 964, 1685) and the model's: all-reduce between two of four
+// A100s 544 and 544 MiB, between three or four 688 and 832 MiB. For all-to-all of eight H100s 3.28
+// GB and 3520 MiB.
 class NcclMemory {
  public:
   NcclMemory(const Profile& profile, int ranks, const NcclSettings& settings);

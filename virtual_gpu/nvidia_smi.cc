@@ -1,4 +1,4 @@
-// `nvidia-smi` for programs on a virtual GPU: what scripts ask it for, told by the NVML of the
+// `nvidia-smi` for programs on a virtual GPU: what scripts ask it for, read from the NVML of the
 // process, which the runner has preloaded. Sub-commands and settings are not there.
 #include <dlfcn.h>
 #include <unistd.h>

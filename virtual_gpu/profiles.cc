@@ -36,20 +36,21 @@
 //               https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 //   [jetson]    deviceQuery of a Jetson AGX Orin of 64 GB and of a Thor; the memory is the host's.
 //   [pci]       https://github.com/pciutils/pciids, of 2026-08-22: the devices' numbers.
-// tests/virtual_gpu/profiles.tsv says of each device where its memory, what NVML tells, its
-// multiprocessors, its L2 and its bus come from, with the words that were printed.
-// Derived: the part of L2 that can persist (sixteenths of it, as on other devices of the
-// capability; 10.0 and 12.0 as 9.0), and engine counts.
+// tests/virtual_gpu/profiles.tsv says of each device where its memory, NVML's figure, its
+// multiprocessors, its L2 and its bus come from, with the words that were printed. Derived: the
+// part of L2 that can persist (sixteenths of it, as on other devices of the capability; 10.0 and
+// 12.0 as 9.0), and engine counts.
 //
-// Total memory is what the CUDA runtime says: less than what is on the board, and some MiB
-// different from driver to driver. Each is the least that was printed by a program on such a
-// device, on Linux; for a figure such as 79.15 GiB, the least that rounds to it. Where a device of
-// the same memory printed less, it is that. The contexts are the most
-// and the least that published out-of-memory messages show of a process beyond LibTorch's reserved
-// bytes, without NCCL and other libraries that take memory of their own: the process less
-// allocated and reserved, 16 MiB more and less, which is what rounding three figures to 0.01 GiB
-// may hide. What is not measured is taken from the nearest device, the most in proportion to the
-// multiprocessors where that is more.
+// Total memory is the figure of the CUDA runtime. It is less than the board has, and drivers differ
+// by some MiB. Each row has the smallest figure that a program printed on such a device, on Linux;
+// for a figure such as 79.15 GiB, the smallest number that rounds to it. If a device with the same
+// memory printed less, the row has that.
+//
+// The contexts come from published out-of-memory messages: what a process holds beyond LibTorch's
+// allocated and reserved bytes, without NCCL and other libraries that take memory of their own. The
+// row has the smallest figure less 16 MiB and the largest plus 16 MiB, because rounding three
+// figures to 0.01 GiB can hide as much. A device without measurements has those of the nearest one;
+// its largest is scaled by the number of multiprocessors if that gives more.
 // clang-format on
 
 namespace memledger::virtual_gpu {

@@ -7,18 +7,18 @@
 
 namespace memledger::virtual_gpu {
 
-// What a program can ask of a device. The sources of the figures are beside them in profiles.cc.
-// profile_json.cc lists the members once more, for devices of one's own.
+// What a program can ask of a device. The sources of the figures are next to them in profiles.cc.
+// profile_json.cc lists the members again, for devices of one's own.
 struct Profile {
   std::string name;         // as the user writes it
-  std::string device_name;  // as CUDA tells it
+  std::string device_name;  // as CUDA reports it
   int major;
   int minor;
   int multiprocessors;
   uint64_t total_memory_bytes;    // what the CUDA runtime can give, less than what is soldered on
-  uint64_t nominal_memory_bytes;  // what NVML tells
+  uint64_t nominal_memory_bytes;  // what NVML reports
   uint64_t sure_memory_bytes;     // what is there whatever `memory_note` says; else the total
-  // What a process holds beyond LibTorch's reserved bytes: the most and the least that was seen.
+  // What a process holds beyond LibTorch's reserved bytes: the maximum and the minimum seen.
   uint64_t context_bytes;
   uint64_t least_context_bytes;
   int l2_cache_bytes;
@@ -59,8 +59,8 @@ const std::vector<Profile>& profiles();
 const Profile* find_profile(std::string_view name);
 
 // By the name that CUDA gives a device, else by the longest part of it that is a profile's: an "RTX
-// 4090 D" is taken for the rtx4090. `nominal_bytes`, if not 0, is the memory that NVML tells, which
-// has to be about the profile's. nullptr where none is like it.
+// 4090 D" is taken for the rtx4090. `nominal_bytes`, if not 0, is the memory that NVML reports,
+// which has to be about the profile's. nullptr where none is like it.
 const Profile* find_profile_of_device(std::string_view device_name, uint64_t nominal_bytes = 0);
 
 // "b200, h200, h100, … (`memledger gpus` lists 52)", for messages: the first dozen.

@@ -8,8 +8,9 @@
 // missing there is no virtual GPU.
 extern "C" {
 
-// Told of a copy once it is done, on the thread that asked for it, with no lock held. `destination`
-// has `bytes` of what is known of the device's memory, zeros else; the observer may write there.
+// Called with a copy once it is done, on the thread that asked for it, with no lock held.
+// `destination` has `bytes` of what is known of the device's memory, zeros else; the observer may
+// write there.
 typedef void (*memledger_virtual_gpu_read_observer)(void* destination, const void* source,
                                                     size_t bytes);
 
@@ -41,7 +42,7 @@ namespace memledger::virtual_gpu {
 
 inline constexpr uint32_t kVariedMillionths = 1000001;
 
-// Tells the observer, if there is one.
+// Calls the observer, if there is one.
 void tell_of_read(void* destination, const void* source, size_t bytes);
 bool reads_are_observed();
 

@@ -212,7 +212,7 @@ bool SharedDevices::attach(std::string* error) {
       *error = path_ + " is not a file of this user's alone: choose another name";
       return false;
     }
-    // Whoever joins or leaves holds it: the last one that leaves removes the file.
+    // A process that joins or leaves holds it: the last one that leaves removes the file.
     if (!lock_file(file.number(), LOCK_EX)) {
       *error = reason(path_.c_str());
       return false;
@@ -250,7 +250,7 @@ bool SharedDevices::prepare(int file, std::string* error) {
     return false;
   }
   state_ = static_cast<State*>(mapped);
-  // Whether those of another live cannot be told from here.
+  // Whether those of another live cannot be seen from here.
   const bool is_foreign = is_known && state_->process_namespace != process_namespace();
   if (is_foreign) {
     *error = path_ +

@@ -4,10 +4,10 @@
 
 namespace memledger::virtual_gpu {
 
-// Work areas of NVIDIA's dense and sparse solvers and of cuFFT, between two ends. cuSOLVER 12.0.4
-// and cuSPARSE 12.6.3 of CUDA 13.0, which start on the stand-in driver, were asked for some 50 000
-// sizes of up to 16 384 rows on h100, a100, t4, rtx4090 and b200; no answer was outside. cuFFT was
-// measured on an H200. docs/virtual_gpu_workspaces.md has the rules.
+// Lower and upper bound of a work area of NVIDIA's dense and sparse solvers.
+// docs/virtual_gpu_workspaces.md has the rules. They were checked against the answers of cuSOLVER
+// 12.0.4 and cuSPARSE 12.6.3 (CUDA 13.0) on the stand-in driver: some 50 000 sizes of up to 16 384
+// rows, on h100, a100, t4, rtx4090 and b200. Every answer was within these bounds.
 struct WorkSize {
   uint64_t least = 0;
   uint64_t most = 0;

@@ -47,7 +47,7 @@ struct Specification {
   // Memory that the context of each device takes when it is made. Where not given the profile's,
   // and nothing of less than 2 GiB, where programs look for what tensors take.
   std::optional<uint64_t> context_bytes;
-  // Takes of the profile's two contexts the least that was seen on such devices.
+  // Takes the smaller of the profile's two contexts, the minimum seen on such devices.
   bool least_context = false;
   // Memory that each communicator of NCCL takes. Where not given what virtual_gpu/nccl_memory.h
   // says, and nothing of devices of less than 2 GiB.
@@ -64,7 +64,7 @@ struct Specification {
   // What to assume of a size that only the device knows, in millionths of the largest possible one;
   // above 1 000 000: of each another (reads.h).
   uint32_t assumed_millionths = kMillion;
-  // Whole numbers that the program reads and that are not known are 1 in place of 0. A run that
+  // Whole numbers that the program reads and that are not known are 1 instead of 0. A run that
   // allocates the same then does not depend on them.
   bool numbers_are_one = false;
   // How uneven the GPCs of each device are (gpc_layout.h).
@@ -72,7 +72,7 @@ struct Specification {
   LibraryChoice libraries = LibraryChoice::kAsFound;
   // What was measured of such a device: contexts and workspaces of cuDNN are as they were there.
   std::optional<Calibration> calibration;
-  // Workspaces of cuDNN: the least that they may be, as expected, or the most (workspace_model.h).
+  // Workspaces of cuDNN: the minimum, the expected size or the maximum (workspace_model.h).
   WorkspaceEnd workspaces = WorkspaceEnd::kExpected;
 
   uint64_t context_bytes_of(const DeviceSpecification& device) const;

@@ -567,7 +567,7 @@ StreamError Streams::synchronize_event(const void* handle) {
     if (Capture* const capture = find_capture(event.capture)) capture->invalidated = true;
     return StreamError::kCapturedEvent;
   }
-  // A copy, as the event may be recorded anew meanwhile.
+  // A copy, as the event may be recorded again meanwhile.
   if (event.recorded) wait_for(lock, Progress(event.covers));
   return StreamError::kNone;
 }

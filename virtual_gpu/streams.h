@@ -124,9 +124,9 @@ class Progress {
 // Functions of the host run in a thread of their own, in the order of their streams. What is behind
 // one that has not run is not done, in either model.
 //
-// Capture follows CUDA's programming guide, "Creating a Graph Using Stream Capture": a stream that
-// captures adds nodes to a graph in place of doing work, waiting for a captured event brings
-// another stream in, and every rule that is broken invalidates the capture.
+// Capture follows CUDA's programming guide, "Creating a Graph Using Stream Capture". A stream that
+// captures adds nodes to a graph instead of doing work. A stream that waits for a captured event
+// joins the capture. Every broken rule invalidates it.
 //
 // Thread-safe. Calls nothing of the program's with its lock held.
 class Streams {
@@ -134,9 +134,10 @@ class Streams {
   // The streams that are always there, as cudaStreamLegacy and cudaStreamPerThread.
   static constexpr uintptr_t kLegacy = 1;
   static constexpr uintptr_t kPerThread = 2;
-  // A thread that submits work, and polls so often without submitting any in between, waits for
-  // what it polls for. One that never submits (a watchdog) must not end the wait of others by its
-  // speed: for any thread so many polls count, once they have gone on for so long.
+  // A thread that submits work, and then polls kPollsOfAWait times without submitting any in
+  // between, waits for what it polls for. A thread that never submits (a watchdog) must not end the
+  // wait of others by its speed. So for any thread kPollsOfALongWait polls count once they have
+  // gone on for kLongWait.
   static constexpr int kPollsOfAWait = 1000;
   static constexpr int kPollsOfALongWait = 10;
   static constexpr int64_t kLongWait = 2'000'000'000;  // nanoseconds
@@ -394,7 +395,7 @@ class Streams {
   std::list<Task> tasks_;  // in the order in which they were submitted
   bool stops_ = false;
   uint64_t forks_ = 0;  // that this process is a child of
-  // Made at first use, and anew in the child of a fork, which has no thread.
+  // Made at first use, and again in the child of a fork, which has no thread.
   std::unique_ptr<std::thread> worker_;
   std::unique_ptr<std::condition_variable> wake_;
   std::unique_ptr<std::condition_variable> finished_;

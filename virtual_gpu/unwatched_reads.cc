@@ -207,8 +207,8 @@ void put(const Assumed& what, void* at, size_t width, const Place& place) {
   put_mixed(at, width, place);
 }
 
-// The width of a block's values, which nobody tells: the largest that divides it; of fractions
-// floats, and of truths bytes.
+// The width of a block's values, which is written nowhere: the largest that divides it; of
+// fractions floats, and of truths bytes.
 size_t width_of(const Assumed& what, size_t bytes) {
   if (bytes == 2 || bytes == 4 || bytes == 8) return bytes;
   if (what.way == Way::kTruths) return 1;
@@ -267,7 +267,7 @@ bool is_trusted(const void* origin) {
   return result;
 }
 
-// Whether a kernel got an address of the host's memory, as far as the launch tells.
+// Whether a kernel got an address of the host's memory, as far as the launch shows.
 bool may_write_to_host(const memledger_virtual_gpu_work& work) {
   try {
     bool has_one = false;

@@ -8,7 +8,7 @@
 
 #include "virtual_gpu/convolution.h"
 
-// What cuDNN would ask for beside the tensors. Every rule, where it comes from and how far it was
+// What cuDNN would ask for besides the tensors. Every rule, where it comes from and how far it was
 // found from cuDNN's own answers is in docs/virtual_gpu_workspaces.md. Pure functions: no device,
 // no environment.
 namespace memledger::virtual_gpu {
@@ -27,7 +27,7 @@ bool convolution_on_tensor_cores(const Convolution& convolution, const DeviceFac
 uint64_t convolution_workspace_bytes(const Convolution& convolution, const DeviceFacts& device,
                                      bool tensor_cores);
 
-// The least and the most that cuDNN may ask for on the device, where it named plans for a device
+// The minimum and the maximum that cuDNN may ask for on the device, if it named plans for a device
 // that was only described to it. `bytes` is one plan's workspace, or that of the largest plan.
 // Measured on an H200 (cuDNN 9.19, float, channels first), 94 convolutions of VGG-19 and ResNet-50:
 // A filter of one element needs no workspace, but its gradient has 16 partial sums. Others need at
@@ -64,9 +64,9 @@ uint64_t ctc_v8_workspace_bytes(int64_t steps, int64_t batch, int64_t classes,
 
 uint64_t dropout_states_bytes(const DeviceFacts& device);
 
-// cuFFT's work area for one plan, of signals of which one or both sides are complex: the least, as
-// measured on an H200, and the most, which for lengths with a prime factor above 127 is what
-// NVIDIA's manual says and for others twice what was measured.
+// The minimum and the maximum bytes of cuFFT's work area for one plan, whose input, output or both
+// are complex. The minimum was measured on an H200. The maximum is what NVIDIA's manual says for
+// lengths with a prime factor above 127, and twice the measured bytes for others.
 struct FftWork {
   uint64_t least_bytes, most_bytes;
 };

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// What the program's math libraries asked for beside its tensors, for reporters: they are the one
+// What the program's math libraries asked for besides its tensors, for reporters: they are the one
 // part of a peak that is a model here, see docs/virtual_gpu_workspaces.md. LibTorch takes these
 // bytes from its allocator, so they are in its statistics, too.
 extern "C" {

@@ -54,9 +54,9 @@ struct ResNetOptions {
 };
 
 // A residual network for images (He et al., "Deep Residual Learning for Image
-// Recognition", 2015), as torchvision builds it: a block's stride sits on its
-// 3x3 convolution, ReLU and the addition of the shortcut work in place, weights
-// start from Kaiming's normal distribution (fan out). torchvision's names:
+// Recognition", 2015), as in torchvision. A block's stride is that of its 3x3
+// convolution; ReLU and the addition of the shortcut work in place. Weights start
+// from Kaiming's normal distribution (fan out). Modules have torchvision's names:
 // conv1, bn1, relu, maxpool, layer1 ... layer4 (of blocks), avgpool, fc.
 //
 //   x ── conv1 7x7/2 ─ bn1 ─ relu ─ maxpool 3x3/2 ─┐

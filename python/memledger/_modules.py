@@ -21,7 +21,7 @@ def parts_of(tensor: torch.Tensor) -> List[Tuple[str, torch.Tensor]]:
         flatten = getattr(tensor, "__tensor_flatten__", None)
         if flatten is None:
             return [("", tensor)]
-        # From torch 2.15 on a DTensor tells its device mesh, too.
+        # From torch 2.15 on a DTensor reports its device mesh, too.
         inside = [(name, getattr(tensor, name)) for name in flatten()[0]]
         inside = [(name, part) for name, part in inside if isinstance(part, torch.Tensor)]
         parts = []

@@ -50,7 +50,7 @@ class AddressIndex {
   }
   ABSL_ATTRIBUTE_ALWAYS_INLINE void erase(size_t place) noexcept {
     --size_;
-    // What was put further on for want of a nearer place moves up.
+    // An entry that was put further on, because no nearer place was free, moves up.
     for (size_t later = next(place);; later = next(later)) {
       const Cell cell = cells_[later];
       if (cell.slot == kNone) break;

@@ -24,9 +24,9 @@ namespace memledger::core {
 
 // A BriefLock biased towards the thread that has taken it many times in a row: that thread takes it
 // with two plain stores, everybody else pays for it. Another thread that wants the lock takes the
-// bias away: it has the kernel put a memory barrier into all running threads of the process
-// (membarrier(2)), less than a microsecond to some ten, and waits until the owner is out. What is
-// taken by two threads in turn soon has no bias any more, and costs what a BriefLock costs.
+// bias away. It has the kernel put a memory barrier into all running threads of the process
+// (membarrier(2)), which takes up to some ten microseconds, and waits until the owner is out. What
+// is taken by two threads in turn soon has no bias any more, and costs what a BriefLock costs.
 //
 //   owner:  busy = 1; owner still me?  ─ yes ─▶ inside … busy = 0
 //   other:  slow lock; owner = 0; barrier in all threads; wait for busy == 0 ─▶ inside … unlock
@@ -85,8 +85,8 @@ class ABSL_LOCKABLE BiasedLock {
   static void allow_bias() noexcept;
 
  private:
-  // So often in a row a thread must have taken the lock to become its owner; twice as often each
-  // time the bias did not last for what taking it away costs.
+  // Consecutive acquisitions after which a thread owns the lock. Doubled each time the bias did not
+  // last long enough to pay for its removal.
   static constexpr uint32_t kLeastInARow = 64;
   static constexpr uint32_t kMostInARow = 1 << 16;
   static constexpr uint32_t kWorthwhile = 2048;

@@ -18,7 +18,7 @@ void for_each_bit(uint64_t bits, const Visit& visit) {
 void DeviceCounters::Sum::restart(uint64_t order, uint64_t maker) noexcept {
   peak = current;
   peak_maker = maker;
-  // Whoever sees this peak sees the pins made before it.
+  // A thread that sees this peak sees the pins made before it.
   peak_order.store(order, std::memory_order_release);
 }
 

@@ -62,7 +62,7 @@ class EventSegments {
   // The last `events` events of all shards are always there. Throws std::bad_alloc.
   EventSegments(size_t events, size_t shards);
   // Makes room for more; the largest number holds. Throws std::bad_alloc, and then nothing has
-  // changed. Not beside for_each().
+  // changed. Not during for_each().
   void grow(size_t events);
   size_t capacity() const noexcept { return capacity_; }
   // Returns how many events may be there.

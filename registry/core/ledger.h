@@ -85,22 +85,22 @@ struct LedgerRecording {
 //                                       a tombstone while an instant that saw it alive matters
 //
 // An *instant* is taken with all shards held for a moment (no copying): it ends an epoch. Every
-// record carries the epoch it was born in, so who was alive at the instant can be collected
+// record carries the epoch it was born in. So the storages alive at the instant can be collected
 // afterwards, one shard at a time, while the program goes on: records born by then and still there,
 // plus the tombstones of those that died since. Tombstones are kept only for storages that a cursor
 // (or a running snapshot) saw alive: at most one per storage alive at each cursor's instant.
 //
 // Peaks use the same tombstones in another order: a device's births and deaths are numbered
-// (DeviceCounters), and who was alive at the peak is everyone born by its number and still there,
-// plus the tombstones of those alive at it that died since. Every new peak makes the tombstones of
-// the one before worthless; a shard sweeps them out when it has twice as many as after the last
+// (DeviceCounters). The storages alive at a peak are those born by its number and still there, plus
+// the tombstones of those that were alive at it and died since. Every new peak makes the tombstones
+// of the one before worthless; a shard sweeps them out when it has twice as many as after the last
 // sweep.
 //
-// Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock and within it
-// the thread's share of the device's bytes (DeviceCounters), seldom the device's lock; it calls
-// nothing of the program or of LibTorch while holding them, and never throws. A device's locks are
-// only taken under a shard's. Locks of shards and shares are biased towards the thread that uses
-// them alone.
+// Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock, and within
+// it the lock of the thread's share of the device's bytes (DeviceCounters), seldom the device's
+// lock. While it holds them it calls nothing of the program or of LibTorch, and it never throws. A
+// device's locks are only taken under a shard's. Locks of shards and shares are biased towards the
+// thread that uses them alone.
 class Ledger {
  public:
   // An instant holds all of them at once, and the thread sanitizer follows at most 64 locks of a
@@ -277,7 +277,7 @@ class Ledger {
   Counters counters(DeviceKey device) const;
   // Restarts the peaks of the device and of its labels.
   void reset_peak(DeviceKey device) noexcept;
-  // Restarts the peaks of all devices, not those of labels: counting begins anew, and what is
+  // Restarts the peaks of all devices, not those of labels: counting begins again, and what is
   // adopted later was alive before it.
   void restart_peaks() noexcept;
   // Notes that storages may have been born unseen since peaks were restarted: what is adopted from
@@ -410,8 +410,8 @@ class Ledger {
   static uint32_t calling_thread() noexcept;
   static constexpr uint64_t kIdBlock = 64;
   static constexpr uint64_t kMostBlocksSince = 17;
-  // Returns an id above all of this thread's, and at most 1 100 below those of others: threads take
-  // ids in blocks, so that they do not pass a cache line to and fro with each birth. Who finds that
+  // Returns an id above all of this thread's, and at most 1 100 below those of others. Threads take
+  // ids in blocks, so that births do not pass a cache line between cores. A thread that finds that
   // 16 others have been taken after its own begins a new one.
   inline uint64_t take_id(ThreadContext& thread) noexcept;
   // `set_place(entry, flags)` writes the birthplace; `share` is as in DeviceCounters::Caller.
@@ -436,8 +436,8 @@ class Ledger {
   static void visit_recent(Shard& shard, const IsPast& is_past, const Live& live, const Dead& dead,
                            const Visit& visit);
   // Copies the wanted records among all there are. An instant or a peak has settled which these
-  // are, and entries stay in their slots, so a shard with many is not held for longer than kChunk
-  // of them take. kMost takes room for all, kSome counts first.
+  // are, and entries stay in their slots. So a large shard is not locked for longer than kChunk
+  // entries take. kMost takes room for all, kSome counts first.
   enum class Share { kMost, kSome };
   template <typename Wanted>
   RecordList gather_all(Share share, const Wanted& wanted);
@@ -464,7 +464,7 @@ class Ledger {
       }
     }
   }
-  // Makes room for one more storage; returns its device's totals. Null for want of memory: then no
+  // Makes room for one more storage; returns its device's totals. Null if memory ran out: then no
   // record is left at its address either.
   ShardTotals* make_room(Shard& shard, const Block& block, void*& lost_owner) noexcept
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
@@ -487,7 +487,7 @@ class Ledger {
   template <typename Wanted>
   size_t sweep_some(Shard& shard, Slot& next, size_t most, const Wanted& wanted_for_instants)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  // Completes births of what is still alive from the table: the event tells what was known then.
+  // Completes births of what is still alive from the table: the event has what was known then.
   void complete_births(std::vector<LedgerEvent>& events);
   // Appends what was written between the marks and is still there.
   void copy_events(const RecordingMark& since, const RecordingMark& end,
@@ -525,7 +525,7 @@ class Ledger {
   // Id → address, also of some that have ended.
   GrowingMap<uint64_t, uintptr_t> told_ ABSL_GUARDED_BY(told_lock_);
   size_t told_swept_at_ ABSL_GUARDED_BY(told_lock_) = 1024;
-  // Read by each operator under no_grad, so not beside what each birth writes.
+  // Read by each operator under no_grad, so not next to what each birth writes.
   std::atomic<bool> any_parameter_like_{false};
   std::atomic<bool> any_told_parameter_{false};
 };

@@ -4,10 +4,10 @@
 
 namespace memledger::core {
 
-// Calls dl_iterate_phdr() and keeps other threads from forking meanwhile. glibc (seen with 2.36)
-// leaves a child that lock as another thread held it, and nobody there frees it: the child's first
-// dl_iterate_phdr(), perhaps in LibTorch's unwinder, never returns. `visit` is called with a lock
-// held that only forks wait for. Thread-safe.
+// Calls dl_iterate_phdr() and keeps other threads from forking meanwhile. With glibc (seen with
+// 2.36) a child gets that lock as another thread held it, and nothing in the child frees it. Then
+// the child's first dl_iterate_phdr(), perhaps in LibTorch's unwinder, never returns. `visit` is
+// called with a lock held that only forks wait for. Thread-safe.
 int for_each_loaded_library(int (*visit)(dl_phdr_info* library, size_t size, void* data),
                             void* data);
 

@@ -63,8 +63,8 @@ void Backoff::wait(std::atomic<uint32_t>& word, uint32_t value) noexcept {
   // An instant takes 30 microseconds, and who sleeps is back after 60 at best; where others want
   // the processor, after milliseconds.
   constexpr int64_t kSpinNs = 50'000;
-  // Whoever copies much lets others in within that time. What is held for longer is so for good, as
-  // after a fork.
+  // A thread that copies much lets others in within that time. A lock that is held for longer is
+  // held for good, as after a fork.
   constexpr int kShortSleeps = 64;
   constexpr long kLongestShortNs = 500'000;
   constexpr long kLongestNs = 16'000'000;

@@ -23,7 +23,7 @@ OperatorKind kind_of_operator(std::string_view name) noexcept;
 // What is known of an operator by its name, in a byte.
 struct OperatorTraits {
   OperatorKind kind : 2;
-  // It reads parameters of all layers, so that none of them tells one.
+  // It reads parameters of all layers, so that none of them points to one.
   bool reads_all_layers : 1;
   // Its result may lie on memory that no watched allocator made.
   bool may_make_external : 1;

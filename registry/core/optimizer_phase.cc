@@ -20,7 +20,7 @@ void OptimizerPhase::note_parameter(OperatorKind kind, Ledger& ledger) noexcept 
     for (uint32_t i = 0; i < birth_count_; ++i)
       ledger.set_phase(births_[i].address, births_[i].id, operator_phase_, /*inferred=*/in_step_);
   }
-  if (!in_step_) decidable_ = false;  // the other operands cannot tell more
+  if (!in_step_) decidable_ = false;  // the other operands add nothing
   birth_count_ = 0;
   keeps_births_ = false;
 }

@@ -11,7 +11,7 @@ namespace memledger::core {
 
 class Ledger;
 
-// Tells the phase of what one thread does, from what the hooks tell of it.
+// Infers the phase of one thread from what the hooks report of it.
 //
 // A ScopedPhase decides while it is open. Else backward and grad mode do. A step is bracketed by
 // begin_step(), as Python's optimizers open a user scope, or inferred: LibTorch's C++ optimizers
@@ -72,7 +72,7 @@ class OptimizerPhase {
   void note_parameter(OperatorKind kind, Ledger& ledger) noexcept;
 
   // Bracket a step that says so itself, as Python's optimizers do. What it runs under no_grad is
-  // the optimizer's; a closure that computes the loss anew is not. They nest.
+  // the optimizer's; a closure that computes the loss again is not. They nest.
   void begin_step() noexcept { ++steps_; }
   void end_step() noexcept {
     if (steps_ > 0) --steps_;
@@ -115,7 +115,7 @@ class OptimizerPhase {
   Phase set_phase_;
   bool is_set_;
   bool in_step_;
-  bool decidable_;  // what the running operator does with parameters tells whether this is a step
+  bool decidable_;  // what the running operator does with parameters shows whether this is a step
   bool keeps_births_;
   uint32_t birth_count_;
   uint32_t steps_;                        // bracketed ones that are running

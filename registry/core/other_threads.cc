@@ -43,9 +43,9 @@ bool read_memory(uintptr_t address, T& value) noexcept {
          static_cast<long>(sizeof value);
 }
 
-// Where the C library keeps its threads, as it tells libthread_db.
+// Where the C library keeps its threads, by its tables for libthread_db.
 struct Layout {
-  uintptr_t list = 0;  // of the threads; 0: not told
+  uintptr_t list = 0;  // of the threads; 0: not known
   size_t next = 0, in_thread = 0, id = 0, start = 0;
 
   static Layout find() noexcept {
@@ -211,7 +211,7 @@ Kind kind_of_state(uintptr_t state) {
   return Kind::kProgram;
 }
 
-// Calls back with the ids in a folder of tasks. Returns false if they cannot be told.
+// Calls back with the ids in a folder of tasks. Returns false if they cannot be read.
 template <typename Callback>
 bool for_each_task(Callback callback) noexcept {
   const auto folder = static_cast<int>(
@@ -239,7 +239,7 @@ bool for_each_task(Callback callback) noexcept {
 constexpr size_t kMaxOthers = 1024;
 using Ids = std::array<pid_t, kMaxOthers>;
 
-// Fills in the other threads, and returns their number; nothing if they cannot be told. The kernel
+// Fills in the other threads, and returns their number; nothing if they cannot be read. The kernel
 // may pass over one where another ends meanwhile, so they are counted, too.
 std::optional<size_t> other_threads(Ids& ids) noexcept {
   constexpr int kAttempts = 5;

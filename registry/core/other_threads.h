@@ -4,14 +4,16 @@
 
 namespace memledger::core {
 
-// Tells which threads there are beside the calling one, from /proc/self/task.
+// Classifies the other threads of the process, which it reads from /proc/self/task.
 //
-// Some run nothing of the program's as long as the calling thread does not wait for them: workers
-// of OpenMP and of BLAS libraries, known by the library in which their start routine lies; those of
-// autograd's engine and of the virtual GPU, known by the type of what std::thread runs; those of
-// CUDA's driver, and memledger's own. The C library tells debuggers where a thread's start routine
-// is noted. Where it does not, and for a thread of any other kind, the thread is the program's.
-// Under the address and thread sanitizers so are all workers: each thread begins in the sanitizer.
+// Some threads run no code of the program as long as the calling thread does not wait for them:
+// - workers of OpenMP and of BLAS libraries, known by the library that has their start routine,
+// - threads of autograd's engine and of the virtual GPU, known by the type that std::thread runs,
+// - threads of CUDA's driver, and memledger's own.
+//
+// The C library's tables for debuggers say where it keeps a thread's start routine. If there are
+// no such tables, or the thread is of another kind, it counts as the program's. Under the address
+// and thread sanitizers all workers do, because each thread begins in the sanitizer.
 class OtherThreads {
  public:
   enum class Kind : uint8_t {

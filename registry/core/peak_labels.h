@@ -37,7 +37,7 @@ class PeakLabels {
  private:
   LabelSet kept_of(NameId path, const NameTable& names) const noexcept;
 
-  // By path: its labels, and beside them how many labels there were when that was found out.
+  // By path: its labels, and next to them how many labels there were when that was found out.
   static constexpr int kCountShift = 24;
   using Known = std::array<std::atomic<uint32_t>, NameTable::kMaxNames + 2>;
 

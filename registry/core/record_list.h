@@ -10,7 +10,7 @@
 namespace memledger::core {
 
 // Records by id. They lie as they were copied, shard by shard: moving them into order
-// would cost as much as copying them once more.
+// would cost as much as copying them again.
 class RecordList {
  public:
   class Iterator {

@@ -11,10 +11,10 @@
 namespace memledger::core {
 
 // Keeps the ends of optimizers' steps as instants of the ledger, so that what was alive between
-// steps can be told after a program has let go of it.
+// steps can be shown after a program has let go of it.
 //
 // A step's end is the moment after its last operator, before anything is freed: then gradients are
-// there, and so is the optimizer's state when main's locals die. Threads tell of their own steps;
+// there, and so is the optimizer's state when main's locals die. Threads report their own steps;
 // functions for hooks never throw. Cost of a mark: that of Ledger::changes_since() without rows.
 class StepMarks {
  public:

@@ -25,7 +25,7 @@ struct DeviceKey {
   friend bool operator!=(DeviceKey a, DeviceKey b) { return !(a == b); }
 };
 
-// Added to the id of a parameter that an embedding's look-up has read. Whoever inherits the
+// Added to the id of a parameter that an embedding's look-up has read. A record that inherits the
 // parameter inherits it as well.
 constexpr uint64_t kLookedUp = uint64_t{1} << 63;
 
@@ -224,7 +224,7 @@ struct alignas(64) TableEntry {
   static constexpr uint8_t kResult = 4;  // of the operator that has made it
   std::atomic<uint8_t> state = 0;
 
-  // Whoever sees true may read shape and dtype.
+  // A thread that sees true may read shape and dtype.
   bool described() const noexcept {
     return (state.load(std::memory_order_acquire) & kDescribed) != 0;
   }
@@ -266,7 +266,7 @@ struct alignas(64) TableEntry {
     value.recomputed = flags.recomputed;
     return value;
   }
-  // Throws std::bad_alloc for want of memory for a long shape.
+  // Throws std::bad_alloc if there is no memory for a long shape.
   StorageRecord record() const;
 };
 static_assert(sizeof(TableEntry) == 128);

@@ -144,7 +144,7 @@ void number_thread(ThreadContext& mine) noexcept;
 // Returns the calling thread's context; the first call gives the thread its number. Never throws.
 inline ThreadContext& this_thread() noexcept {
   ThreadContext* mine = &thread_context;
-  // Else compilers take the address for a constant, and compute it anew at each use: in a shared
+  // Else compilers take the address for a constant, and compute it again at each use: in a shared
   // library by a call.
   __asm__("" : "+r"(mine));
   if (ABSL_PREDICT_FALSE(mine->thread == 0)) number_thread(*mine);

@@ -49,7 +49,7 @@ class Wrappers {
     return entries_[index].base_deleter.load(std::memory_order_relaxed);
   }
   // Called when the wrapped allocator frees new blocks in another way than before (LibTorch's CUDA
-  // allocator can be told not to cache).
+  // allocator can be set not to cache).
   void set_base_deleter(size_t index, c10::DeleterFnPtr deleter) noexcept;
   // Returns the wrapper whose base frees with this deleter; kMax if there is none.
   size_t freeing_with(c10::DeleterFnPtr deleter) const noexcept;
@@ -75,9 +75,9 @@ class Wrappers {
 };
 
 // Makes the wrapper LibTorch's allocator of that device type, with the priority of the present one:
-// LibTorch does not tell priorities, but takes an allocator from that of the present one on. So
-// what the program sets later is taken or refused as without us. LibTorch's own have priority 0;
-// its CUDA allocator 1 from 2.15 on.
+// LibTorch does not expose priorities, but it accepts an allocator whose priority is at least the
+// present one's. So it accepts or refuses a later allocator of the program as it would without
+// memledger. LibTorch's own have priority 0; its CUDA allocator 1 from 2.15 on.
 void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper);
 
 // Returns the deleter of blocks that this wrapper made and the table follows. Each wrapper has a
@@ -110,10 +110,10 @@ void note_unseen(WatchedType type) noexcept;
 void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread, c10::DataPtr& data,
                     size_t nbytes) noexcept;
 
-// Tells the observer of failures (registry/allocation_failure.h). Call it in a catch handler.
+// Calls the observer of failures (registry/allocation_failure.h). Call it in a catch handler.
 void note_failed(WatchedType type, size_t nbytes) noexcept;
 
-// Tells the observer of demands (demand_observer.h), if it is time.
+// Calls the observer of demands (demand_observer.h), if it is time.
 void tell_demand(int64_t nbytes) noexcept;
 
 // Calls the allocator below; what that throws goes on unchanged.

@@ -4,7 +4,7 @@
 // thread that asks for it.
 //
 // For what must look at the program at that moment, as the line profiler does when it takes the
-// stack; the registry's own books tell what happened. A process has one observer at a time.
+// stack; the registry's own table has what happened. A process has one observer at a time.
 
 #include <c10/core/Device.h>
 

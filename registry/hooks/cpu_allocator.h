@@ -13,10 +13,10 @@ namespace memledger {
 //
 // Made once per allocator found and never destroyed or taken out, as storages keep a pointer to it;
 // while tracking is off it passes calls through. It is registered with the priority of the
-// allocator before it, so one that the program sets later takes effect as it would without us; the
-// next snapshot puts a wrapper before that one, the same as last time if it had one. Wrappers nest
-// when the program's allocator stands on ours: only the outermost notes. A free is noted before the
-// memory goes back, as the address can be given out again at once.
+// allocator that it wraps, so an allocator that the program sets later takes effect as it would
+// without memledger. The next snapshot wraps that one, too, with the same wrapper as last time if
+// it had one. Wrappers nest when the program's allocator stands on ours: only the outermost notes.
+// A free is noted before the memory goes back, as the address can be given out again at once.
 class TrackingCpuAllocator final : public c10::Allocator, public CopyInFront {
  public:
   // Puts a wrapper before the allocator in place, unless one of ours is. Not to be called by two

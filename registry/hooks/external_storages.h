@@ -1,7 +1,7 @@
 #pragma once
 
 // Storages on memory that no watched allocator made: mapped files, shared memory, from_blob. They
-// are in no sum and not in the table: nothing tells their end. Known by weak references.
+// are in no sum and not in the table: nothing reports their end. Known by weak references.
 
 #include <ATen/core/Tensor.h>
 

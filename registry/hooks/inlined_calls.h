@@ -24,8 +24,8 @@ class InlinedCalls {
 
   // Returns the frames at each return address, innermost first: the calls that were inlined there,
   // then the function that has a frame on the stack. None where libdw or debug information is
-  // missing, and in LibTorch's and the system's libraries, which are large and nobody's own. Of a
-  // function that other source files do not see, a lambda say, the name stands alone.
+  // missing, and in LibTorch's and the system's libraries, which are large and nobody's own. A
+  // function that other source files do not see, such as a lambda, has its bare name.
   static std::vector<std::vector<StackFrame>> frames_at(const std::vector<void*>& addresses);
 
   // Returns addresses in [begin, end) as return addresses, one for each part of the code that has

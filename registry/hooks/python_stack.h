@@ -10,8 +10,8 @@
 namespace memledger {
 
 // Frames are kept as addresses that no code can have, so that a StackTable takes them, each place
-// of a program once for the life of the process. Of Python's own objects code is kept, that of the
-// first 32768 places, so that they are looked up once.
+// of a program once for the life of the process. The code objects of the first 32768 places are
+// kept alive, so that each is looked up once.
 //
 // Thread-safe. Taking one waits for Python's lock, as LibTorch's own recording of stacks does; no
 // lock of memledger's may be held. Finding one does not.

@@ -296,7 +296,7 @@ core::StackId StackSampler::take_with_operator(const core::ThreadContext& thread
   return thread.forward_stack == 0 ? own : joined(own, thread.forward_stack);
 }
 
-// A Python program's own frames of C++ tell nothing beside the operator's of Python.
+// A Python program's own frames of C++ add nothing to the operator's frames of Python.
 core::StackId StackSampler::joined(core::StackId own, core::StackId of_operator) noexcept {
   try {
     std::vector<void*> frames = table().frames(own);

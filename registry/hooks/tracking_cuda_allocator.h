@@ -43,8 +43,8 @@ namespace memledger {
 // What differs from a plain forward:
 // - Blocks made here have our deleter, and LibTorch's own recordStream ignores such a block: it is
 //   shown the block with its own deleter.
-// - Raw blocks have no deleter; the calls themselves tell of them.
-// - A checkpoint of a pool frees and makes blocks by itself, and tells afterwards which.
+// - Raw blocks have no deleter; they are seen in the calls themselves.
+// - A checkpoint of a pool frees and makes blocks by itself, and returns afterwards which.
 // - A memory pool that gets this object as its allocator takes the one below: otherwise segments
 //   would count as blocks.
 class TrackingCudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {

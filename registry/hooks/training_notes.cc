@@ -143,7 +143,7 @@ bool may_read_now() noexcept {
   switch (core::OtherThreads::look()) {
     case core::OtherThreads::Kind::kNone:
       return true;
-    case core::OtherThreads::Kind::kEngine:  // they add to gradients beside the caller's hook
+    case core::OtherThreads::Kind::kEngine:  // they add to gradients alongside the caller's hook
       return torch::autograd::get_current_graph_task_id() == -1;
     case core::OtherThreads::Kind::kProgram:
       break;

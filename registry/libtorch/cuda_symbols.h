@@ -3,8 +3,8 @@
 namespace memledger {
 
 // Returns the address of an exported symbol of any library in the process, also of those that other
-// symbols' lookups do not see (Python loads LibTorch that way); null if there is none. Of several
-// libraries with such a symbol, the first accepted one counts. Loads nothing, but the library found
+// symbols' lookups do not see (Python loads LibTorch that way); null if there is none. If several
+// libraries have such a symbol, the first accepted one counts. Loads nothing, but the library found
 // is never unloaded again. Takes the loader's lock, so the caller holds no lock. Costs about a
 // microsecond if found at once, some hundred if nowhere.
 using AcceptSymbol = bool (*)(void* symbol);

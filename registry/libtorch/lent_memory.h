@@ -1,8 +1,8 @@
 #pragma once
 
 // How a storage says that its memory was lent back for a while (Courtesy): in the error that
-// LibTorch throws at whoever asks for its data. So every layer can tell it from other storages
-// without data.
+// LibTorch throws at whoever asks for its data. So every layer can distinguish it from other
+// storages without data.
 
 #include <string_view>
 

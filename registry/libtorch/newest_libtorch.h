@@ -18,7 +18,8 @@ constexpr bool is_newer_than_known(int major, int minor) {
   return major > 2 || (major == 2 && minor > MEMLEDGER_NEWEST_LIBTORCH_MINOR);
 }
 
-// Returns what to tell of a program with this release, such as "2.16.0"; empty for a known one.
+// Returns a note on `release`, such as "2.16.0", if it is newer than those known; empty for a known
+// one.
 inline std::string newer_libtorch_note(std::string_view release) {
   int major = 0;
   int minor = 0;

@@ -39,10 +39,9 @@ c10::Device tensor_device(const at::Tensor& tensor);
 // it is not strided or its sizes are symbolic.
 std::optional<int64_t> extent_bytes_of(const at::Tensor& tensor);
 
-// Calls back with each dense part of a tensor and its name: once with "" for a dense tensor, with
-// "indices" and "values" for sparse COO, with "compressed_indices", "plain_indices", "values" for
-// the CSR family, with "", "sizes", "strides", "offsets" for a nested one, and not at all for an
-// undefined one.
+// Calls back with each dense part of a tensor and its name. A dense tensor has one part, "". Sparse
+// COO has "indices" and "values"; the CSR family has "compressed_indices", "plain_indices" and
+// "values". A nested tensor has "", "sizes", "strides" and "offsets". An undefined one has none.
 template <typename Callback>
 void for_each_part(const at::Tensor& tensor, Callback callback);
 

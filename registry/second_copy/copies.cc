@@ -15,7 +15,7 @@
 #include "text/output.h"
 
 // A hash of the headers whose classes cross from one copy to another; without it (a build by hand)
-// only sizes tell.
+// only sizes are compared.
 #if __has_include("registry/interface_hash.h")
 #include "registry/interface_hash.h"
 #else

@@ -22,9 +22,9 @@
 #include "registry/phase.h"
 #include "registry/stacks.h"
 
-// They meet through the wrapper before LibTorch's CPU allocator, which tells whose it is (symbols
-// of executables cannot be looked up); where the program's own allocator stands in front of it,
-// through the C symbol memledger_copy of libraries.
+// They find each other through the wrapper before LibTorch's CPU allocator, which says whose it is,
+// because symbols of executables cannot be looked up. If the program's own allocator is in front of
+// it, they use the C symbol memledger_copy of libraries.
 namespace memledger {
 
 class Registry;
@@ -109,7 +109,7 @@ struct CopyDecision {
 };
 
 // Returns the decision, made at the first call (by the registry at load, which offers itself in
-// case it watches); tells a refusal on standard error then. Takes the loader's lock.
+// case it watches); prints a refusal on standard error then. Takes the loader's lock.
 const CopyDecision& decide_who_watches(Registry& registry, CopyServices& services);
 
 // Returns the services of the copy that watches: this one's own, or the first's.

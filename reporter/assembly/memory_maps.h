@@ -1,6 +1,6 @@
 #pragma once
 
-// Tells which file, if any, is mapped at an address.
+// Finds the file, if any, that is mapped at an address.
 
 #include <cstdint>
 #include <optional>

@@ -35,7 +35,7 @@ std::string_view number_at_start_of(std::string_view text) {
 // Returns what PyTorch's own scopes among the labels say that a storage without a parameter belongs
 // to: a graph that torch.compile made (`compiled graph 0/1`), a model that AOTInductor compiled, a
 // wrapper (DDP's buckets), a module for which FSDP2 gathers or scatters, the optimizer that steps.
-// Empty if none says. An optimizer's step computes the loss anew where it is given a closure:
+// Empty if none says. An optimizer's step computes the loss again where it is given a closure:
 // that is not the optimizer's.
 std::string part_named_by(std::string_view label, bool may_be_step) {
   constexpr std::string_view kGraph = "Torch-Compiled Region: ";
@@ -498,7 +498,7 @@ class Builder {
     if (row.external == ExternalMemory::kSharedMemory) report.shared_bytes += row.external_bytes;
   }
 
-  // External storages that no name leads to. Of several on the same memory, the largest.
+  // External storages that no name leads to. If several have the same memory, the largest counts.
   void draft_nameless_externals() {
     std::map<uintptr_t, const ExternalStorage*> by_address;
     for (const ExternalStorage& storage : instant_.externals) {

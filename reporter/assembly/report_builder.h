@@ -63,8 +63,8 @@ std::vector<uint64_t> ids_alive(const Snapshot& snapshot);
 Report build_report(const ReportOptions& options, const std::vector<NamedTensorFacts>& tensors,
                     const Instant& instant, AnonymousNumbers& numbers);
 
-// Returns the parameters that belong to a module, by the ids of their storages: they tell whose
-// output it is that an operator made of them.
+// Returns the parameters that belong to a module, by the ids of their storages. An operator's
+// output belongs to the module whose parameter the operator read.
 std::map<uint64_t, const NamedTensorFacts*> parameters_by_storage(
     const std::vector<NamedTensorFacts>& tensors);
 

@@ -38,7 +38,7 @@ bool has_several_threads(const DeviceReport& device);
 std::string producer(const Birthplace& birthplace);
 std::string producer(const ReportRow& row);
 
-// Returns the program's line, and beside a library's the user's own: `utils.py:36 forward, from
+// Returns the program's line, and, after a library's, the user's own: `utils.py:36 forward, from
 // train.py:88 main`.
 std::string line_text(const ReportRow& row);
 // The same as a line of the screen has room for it, printable: files without their folders,

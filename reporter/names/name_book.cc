@@ -110,7 +110,7 @@ std::string path_of_owner(const std::string& name) {
   return dot == std::string::npos ? "" : name.substr(0, dot);
 }
 
-// Returns what the program has told of tensors that are not among those named.
+// Returns the names that the program gave to tensors that are not among those named.
 std::vector<ProgramNames::Living> told_beside(const std::vector<NamedTensor>& named) {
   if (ProgramNames::global().empty()) return {};
   std::unordered_set<const c10::TensorImpl*> known;
@@ -476,7 +476,7 @@ std::vector<NamedTensor> NameBook::read(bool with_told, std::vector<UnreadGradie
     if (tensor.defined() && !optimizers.empty())
       given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
   }
-  // What the program has told without knowing comes after what was registered.
+  // Names that the runner saw the program give come after those that were registered.
   std::vector<ProgramNames::Living> told;
   if (with_told) told = told_beside(result);
   for (const ProgramNames::Living& living : told) {

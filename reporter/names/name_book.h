@@ -1,6 +1,6 @@
 #pragma once
 
-// Knows the names of modules, optimizers and tensors that the user registered. Reads them anew at
+// Knows the names of modules, optimizers and tensors that the user registered. Reads them again at
 // each use.
 //
 //   memledger::NameBook names;
@@ -37,7 +37,7 @@ struct NamedTensor {
   std::string module;
   at::Tensor tensor;  // defined; a strong reference: drop it soon, and with no lock held
   std::shared_ptr<const void> owner;  // keeps the module alive as well
-  TiedEmbedding tied;                 // as the program has told
+  TiedEmbedding tied;                 // as the program named it
   bool is_part = false;               // see ProgramName::is_part
 };
 
@@ -56,14 +56,14 @@ struct UnreadGradient {
 //
 // Thread-safe, but not to be used under a ForkSafeMutex. Entries are read, and what has ended is
 // let go of, without a lock, so that the program's deleters and destructors may use the same book.
-// A read() tells of what was registered at one moment of the call; of what another thread adds,
-// removes or ends meanwhile, it may tell or not. When memory fails, a function has only let go of
-// what ended.
+// A read() has what was registered at one moment of the call. It may or may not have what another
+// thread adds, removes or ends meanwhile. When memory fails, a function has only let go of what
+// ended.
 //
-// Other threads may train meanwhile, within the limits of reporter/mem_reporter.h. Beside them
-// gradients and states are known as they were noted, by backward and by steps; a gradient that was
-// set by hand is an UnreadGradient. They are read as they are where the process has no other thread
-// of the program's, and under a ScopedTrainingPaused (registry/training_paused.h).
+// Other threads may train meanwhile, within the limits of reporter/mem_reporter.h. Then gradients
+// and states are known as they were noted, by backward and by steps; a gradient that was set by
+// hand is an UnreadGradient. They are read as they are where the process has no other thread of the
+// program's, and under a ScopedTrainingPaused (registry/training_paused.h).
 class NameBook {
  public:
   NameBook();
@@ -95,7 +95,7 @@ class NameBook {
   // once for each of its names. Takes about a microsecond for each, and what
   // core::OtherThreads::look() takes.
   std::vector<NamedTensor> read(std::vector<UnreadGradient>* unread = nullptr) const;
-  // Returns those that were added here, without what the program has told of others.
+  // Returns those that were added here, without the names that the program gave to others.
   std::vector<NamedTensor> read_added(std::vector<UnreadGradient>* unread = nullptr) const;
 
  private:

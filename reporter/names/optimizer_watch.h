@@ -1,6 +1,6 @@
 #pragma once
 
-// Tells an optimizer's states to threads other than the one that steps it.
+// Shows an optimizer's states to threads other than the one that steps it.
 //
 // The first step fills the optimizer's map without a lock. So the states of a parameter are noted,
 // by weak references, when an operator of a step writes to the parameter: on the thread that steps,

@@ -39,7 +39,7 @@ struct TiedEmbedding {
   }
 };
 
-// What a program tells of a tensor without knowing.
+// A name that a program gives to a tensor by the way it uses it.
 struct ProgramName {
   std::string name;  // encoder.0.weight, AdamW.encoder.0.weight.exp_avg
   Role role = Role::kTensor;

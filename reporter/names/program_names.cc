@@ -38,8 +38,8 @@ constexpr size_t kLeastRoots = 1024;
 // A module that is part of no other one.
 struct Root {
   std::string type;
-  // Others lived beside it, so its type stands before its names; the number is that among roots of
-  // its type, from 1. 0: no need.
+  // Others lived alongside it, so its type stands before its names; the number is that among roots
+  // of its type, from 1. 0: no need.
   int number = 0;
   // Known by registrations only, so it may turn out to be part of another one.
   bool is_provisional = false;
@@ -227,7 +227,7 @@ void ProgramNames::Table::remember(const Found& found, size_t root,
                            next_sequence++, found.storage_id, parameter});
 }
 
-// Where the new root lives beside others, all of them need their types.
+// Where the new root lives alongside others, all of them need their types.
 void ProgramNames::Table::number_roots(size_t made) {
   std::vector<bool> lives(roots.size(), false);
   for (const auto& [tensor, one] : known) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Names that the program tells without knowing: by asking its modules for their parameters, by
-// moving them, by stepping its optimizers. The runner sees these calls (runner/inside).
+// Names that a program reveals when it asks its modules for their parameters, moves them or steps
+// its optimizers. The runner sees these calls (runner/inside).
 //
 //   memledger::ProgramNames::global().note(module);  // while the module is known to live
 //   for (const memledger::ProgramName& known : memledger::ProgramNames::global().read()) …
@@ -46,15 +46,14 @@ class ProgramNames {
   // Note the parameters and buffers that a module has now. It has to live for the call.
   void note(const torch::nn::Module& module) noexcept;
   void note(const torch::jit::Module& module) noexcept;
-  // Its constants: which are parameters and which buffers it does not tell, so all count as
-  // parameters.
+  // Its constants: it does not distinguish parameters and buffers, so all count as parameters.
   void note(const torch::inductor::AOTIModelContainerRunner& compiled) noexcept;
   // Notes what a compiled model is given: input0, input1. A tensor that has a name keeps it.
   void note_inputs(const std::vector<at::Tensor>& inputs) noexcept;
   // Notes what a data set gives to models: MNIST.images.
   void note_input(const std::string& name, const at::Tensor& input) noexcept;
   // Notes what a module has just registered. The module may be in the middle of its constructor:
-  // until a call of the above tells more, its type at that moment stands before the name.
+  // until one of the calls above gives more, its type at that moment stands before the name.
   void note_registered(const torch::nn::Module& module, const std::string& name, Role role,
                        const at::Tensor& tensor) noexcept;
   // Notes what an optimizer keeps. To be called on the thread that stepped it, before it does

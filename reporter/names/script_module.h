@@ -20,9 +20,9 @@ namespace memledger {
 
 // Holds the module weakly: other handles keep it alive. But LibTorch's Object frees its attributes
 // only with the last weak reference, so those of a module that has ended take memory until this
-// ends, too. There is no other way: weak references to its tensors would miss what is assigned to
-// an attribute later, an address cannot tell whether its module has ended, and what a module has
-// beside its tensors (classes, compilation unit, modules within) may outlive it.
+// ends, too. There is no other way. Weak references to its tensors would miss what is assigned to
+// an attribute later. An address does not show whether its module has ended. A module's other parts
+// (classes, compilation unit, modules within) may outlive it.
 class ScriptModuleRef {
  public:
   explicit ScriptModuleRef(const torch::jit::Module& module);

@@ -86,7 +86,7 @@ struct Living {
 using Nodes = std::unordered_map<Module, Node>;
 using Records = std::unordered_map<uint64_t, Record>;
 
-// Finds names at one moment, as they read best beside each other.
+// Finds names at one moment, as they read best next to each other.
 class Namer {
  public:
   Namer(const Nodes& nodes, const Records& records) : nodes_(nodes), records_(records) {}
@@ -205,7 +205,7 @@ const Namer::Spot* Namer::spot_of(const Record& record) {
   return kept.root == 0 ? nullptr : &kept;
 }
 
-// Roots that lived beside others need their types.
+// Roots that lived alongside others need their types.
 void Namer::number_roots() {
   std::vector<const Node*> by_birth;
   std::unordered_map<const Node*, Module> number_of;
@@ -627,7 +627,7 @@ std::vector<LivingName> ToldNames::living() const {
 }
 
 std::vector<KeptName> ToldNames::kept() const {
-  // So that a root is beside those only that are in the same report.
+  // So that a root counts as alongside those only that are in the same report.
   table_->prune_kept(/*now=*/true);
   std::vector<KeptName> result;
   const Hold hold(table_->lock);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Names of the modules and optimizers that a program's hooks tell of one by one, as Python's do
+// Names of the modules and optimizers that hooks register one by one, as Python's do
 // (runner/inside/python_names.py).
 //
 //   memledger::ToldNames& told = memledger::ToldNames::global();
@@ -25,7 +25,7 @@ namespace memledger {
 // `_orig_mod`, `_fsdp_wrapped_module`, `_checkpoint_wrapped_module`, and `module` where it is all
 // that the wrapper has. A tensor in several places has the name that named_parameters() gives it.
 //
-// Thread-safe. Holds weak references to tensors only. Without memory, what is told is missing, and
+// Thread-safe. Holds weak references to tensors only. If memory runs out, names are missing, and
 // living() and kept() throw std::bad_alloc. None waits for Python's lock with a lock of its own.
 class ToldNames {
  public:

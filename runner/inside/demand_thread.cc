@@ -30,7 +30,7 @@ decltype(&memledger_asks_to_block) asks_to_block = nullptr;
 std::atomic<bool> is_programs{false};  // the program has a use of its own
 std::atomic<bool> ends{false};
 
-// The system call itself: sigwait() is one of those that tell of the program's own use.
+// The system call itself: sigwait() is one of those that report the program's own use.
 siginfo_t wait_for_signal() {
   siginfo_t info{};
   const uint64_t only_it = bit_of(number);
@@ -125,8 +125,8 @@ void come_back() noexcept {
   if (!make_thread()) give_back();
 }
 
-// Whether the program had an action of its own before memledger was there, or blocks the signal. It
-// is told of its own actions only.
+// Whether the program had an action of its own before memledger was there, or blocks the signal.
+// The sigaction() that it calls shows it its own actions only.
 bool has_programs_use() noexcept {
   const auto ask =
       find_in_front<int (*)(int, const struct sigaction*, struct sigaction*)>("sigaction");

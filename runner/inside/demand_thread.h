@@ -13,7 +13,7 @@ namespace memledger::inside {
 // without all this. Programs that are started, and children, have the mask that the program has
 // asked for. A program that sets an action of its own for the signal, or waits for it, gets it back
 // on all threads. For a call that works in a process of one thread only (unshare(), setns()) the
-// thread is ended, and made anew after it.
+// thread is ended, and made again after it.
 void take_on_own_thread(int signal) noexcept;
 
 // Whether the calling thread is that thread. Async-signal-safe.

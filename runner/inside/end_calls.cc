@@ -39,7 +39,7 @@ void add(Observer (&observers)[4], Observer observer) {
 }
 
 // Calls the last one first, as atexit() does: libmemledger.so writes its report before the rest is
-// told.
+// called.
 template <typename Observer, typename... Arguments>
 void tell(Observer (&observers)[4], Arguments... arguments) {
   for (size_t i = sizeof observers / sizeof *observers; i-- > 0;) {

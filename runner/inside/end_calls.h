@@ -28,7 +28,7 @@ extern "C" void memledger_observe_own_actions(memledger::inside::OwnActionObserv
 
 // From now on a signal's default action is `action`, for the signals whose bits are set (bit N is
 // signal N + 1): at once for those that have their default action, else when the program sets it.
-// The program's own handlers take its place, and it is told that the action is the default one.
+// The program's own handlers replace it, and the program sees the default action as its former one.
 extern "C" void memledger_replace_default_actions(uint64_t signals, const struct sigaction* action);
 
 // Whether the program has ever set a handler that lets its own signal come again.

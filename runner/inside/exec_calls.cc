@@ -1,6 +1,5 @@
 // Part of libmemledger_preload.so, and of libmemledger.so for programs that link it: stands before
-// the functions that start programs. Those who want to know that exec replaces this process'
-// program are told.
+// the functions that start programs. Observers learn that exec replaces this process' program.
 //
 // A program that our libraries cannot go into (32-bit, musl) would not start with them in
 // LD_PRELOAD, or its linker would complain: it gets the environment without them.

@@ -20,7 +20,7 @@ struct ExecObservers {
 // Those of the library that has the wrappers (exec_calls.cc).
 extern ExecObservers exec_observers;
 
-// Tells of an exec while it lives. Its function returns only if nothing was run.
+// Observes calls of exec while it lives. Its function returns only if nothing was run.
 class ObservedExec {
  public:
   // Programs try one path after another, so one that cannot be run is no end. A child of fork or

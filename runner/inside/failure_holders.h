@@ -21,7 +21,7 @@ void set_searcher(void* function) noexcept;
 // Whether this is a Python program that can be searched.
 bool has_searcher() noexcept;
 
-// Called after each failure: notes what is alive that was held before, and searches anew, at the
+// Called after each failure: notes what is alive that was held before, and searches again, at the
 // first eight failures and at powers of two.
 void note_failure() noexcept;
 

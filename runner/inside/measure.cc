@@ -58,11 +58,12 @@ using prediction::Ended;
 using prediction::Measurement;
 using std::chrono::steady_clock;
 
-// Stacks of what is smaller cost more than they tell.
+// Stacks of smaller blocks cost more than they are worth.
 constexpr int64_t kStackFrom = int64_t{1} << 20;
 // Python's are cheaper.
 constexpr int64_t kPythonStackFrom = int64_t{64} << 10;
-// A program that goes on after so many failed allocations is written down as it ends.
+// Number of failed allocations that are written down at once. A program that goes on after them is
+// written down when it ends.
 constexpr int kMaxWritesAtFailures = 8;
 constexpr auto kProgressEvery = std::chrono::milliseconds(100);
 // The figures are also written while the program runs, in case that it is killed: after so long,
@@ -78,7 +79,7 @@ struct NamedPeak {
 struct Measure {
   std::string folder;
   bool until_step = false;
-  bool goes_on = false;           // after that, until it is told that it is enough
+  bool goes_on = false;           // after that, until it learns that this is enough
   bool until_call = false;        // of memledger::predict()
   std::atomic<pid_t> process{0};  // 0: not this one
   int expected_processes = 1;     // that train together
@@ -192,7 +193,7 @@ std::vector<prediction::MeasuredStage> stages_of(
 
 void write(Ended ended, const std::string& cause, Detail detail) {
   Measure& measure = inside::measure();
-  // Processes that train together fail where one of them is told to end.
+  // Processes that train together fail where one of them is made to end.
   if (ended != Ended::kAfterStep && is_enough()) return;
   Measurement measurement;
   measurement.process = measure.process.load();
@@ -443,7 +444,7 @@ void note_mode(const at::RecordFunction& fn) {
   using ModeOf = StageRecorder::ModeOf;
   struct Mode {
     std::string_view op;
-    size_t place;  // of the argument that tells whether it trains
+    size_t place;  // of the argument that says whether it trains
     ModeOf module;
   };
   constexpr Mode kModes[] = {{"aten::dropout", 2, ModeOf::kDropout},

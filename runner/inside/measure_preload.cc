@@ -4,9 +4,9 @@
 // for them, it redirects them there (redirected_files.h). Here are the calls that change files;
 // redirect_preload.cc has those that only look at them.
 //
-// Links with neither LibTorch nor the C++ library, so that it can go into anything. What stands
-// before a function of the C library leaves errno as it was, allocates nothing, takes no lock and
-// keeps no file open: the program may be in a signal handler, or in a child of vfork.
+// Links with neither LibTorch nor the C++ library, so that it can go into anything. The wrappers of
+// C library functions leave errno as it was, allocate nothing, take no lock and keep no file open.
+// The program may be in a signal handler or in a child of vfork when it calls them.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -103,8 +103,8 @@ FILE* opened(FILE* file, const char* call, const char* path, int flags) {
   return file;
 }
 
-// Opens a stream by what `open_at` returns for the path that the kernel is to open; for null it is
-// told that there is none. A function of its own, as a place takes much of the stack.
+// Opens a stream by what `open_at` returns for the path that the kernel is to open, or for null if
+// there is none. A function of its own, as a place takes much of the stack.
 template <typename Function>
 __attribute__((noinline)) FILE* open_redirected(const char* path, int flags,
                                                 const Function& open_at) {
@@ -155,7 +155,7 @@ int renamed(int result, int from_at, const char* from, int to_at, const char* to
   return checked(result, "rename", from_at, from);
 }
 
-// These functions return an error in place of setting errno.
+// These functions return an error instead of setting errno.
 int checked_error(int error, const char* call, int descriptor) {
   if (error != 0) {
     const KeptErrno kept;
@@ -192,7 +192,7 @@ ssize_t copied_by_hand(int from, off64_t* from_at, int to, off64_t* to_at, size_
   return done;
 }
 
-// The kernel tells the path of a mapped file only if the whole mapping is named.
+// The kernel returns the path of a mapped file only if the whole mapping is named.
 void note_unsynced(const void* begin, size_t bytes) {
   if (!are_files_noted()) return;
   const KeptErrno kept;
@@ -268,7 +268,7 @@ class SocketPath {
   char given_[sizeof(sockaddr_un::sun_path) + 1];
 };
 
-// Programs tell each other the addresses of their sockets.
+// Programs send each other the addresses of their sockets.
 void show_given_address(sockaddr* address, socklen_t room, socklen_t* length) {
   if (!memledger::inside::has_redirected() || address == nullptr || *length > room ||
       *length > sizeof(sockaddr_un) || *length <= offsetof(sockaddr_un, sun_path) ||

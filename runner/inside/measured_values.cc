@@ -224,7 +224,7 @@ MeasuredRead read_of(const virtual_gpu::ReadRow& row) {
   return read;
 }
 
-// What libraries took beside LibTorch's tensors and no run can be sure of.
+// What libraries took besides LibTorch's tensors and no run can be sure of.
 void add_library_sizes(std::vector<MeasuredRead>& reads) {
   void* const ask = dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_library_sizes");
   if (ask == nullptr) return;
@@ -399,7 +399,7 @@ void reset_measured_peaks() {
 }
 
 bool has_used_a_gpu() {
-  // On real devices a child is not told from its parent.
+  // On real devices a child is not distinguished from its parent.
   if (has_real_devices()) return true;
   static const auto ask = reinterpret_cast<decltype(&memledger_virtual_gpu_is_used)>(
       dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_is_used"));

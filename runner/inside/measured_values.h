@@ -43,7 +43,7 @@ Totals measured_totals();
 // they are in use. Two moments with the same hash have the same blocks. Cost: about a microsecond
 // for ten blocks.
 uint64_t hash_of_blocks();
-// Begins all peaks anew: LibTorch's, the registry's and those of the virtual GPU.
+// Restarts all peaks: LibTorch's, the registry's and those of the virtual GPU.
 void reset_measured_peaks();
 bool has_used_a_gpu();
 

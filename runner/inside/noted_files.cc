@@ -16,7 +16,7 @@
 #include "runner/inside/quiet_write.h"
 #include "runner/inside/unreal_files.h"
 
-// System calls in place of functions that libmemledger_measure.so has itself.
+// System calls instead of functions that libmemledger_measure.so has itself.
 
 namespace memledger::inside {
 namespace {

@@ -57,7 +57,7 @@ enum class Errors {
 void note_failure(const char* call, int folder, const char* path,
                   Errors errors = Errors::kOfFolders);
 void note_failure(const char* call, int descriptor, Errors errors);
-// Whatever errno is.
+// Does not depend on errno.
 void note_refusal(const char* what, int folder, const char* path);
 // Before a call that opens a file: notes a FIFO that was there before the run. Under an overlay it
 // is another one than outside, and the call may wait for ever.

@@ -2,11 +2,11 @@
 
 namespace memledger::inside {
 
-// In a Python program whose torch is of another release than memledger was built for: asks that
-// torch, at the program's end, for its own statistics and the largest allocations at its peak, and
-// writes them where the run is measured (prediction/torch_statistics.h), else to standard error.
-// For a caller that may have the dynamic linker's lock: Python's main thread does the work, later.
-// Does nothing without Python.
+// For Python programs whose torch is not the release that memledger was built for. When the program
+// ends, that torch is asked for its own statistics and for the largest allocations at its peak.
+// They go into a file if the run is measured (kTorchExtension in prediction/measure_variables.h),
+// else to standard error. The caller may hold the dynamic linker's lock: Python's main thread does
+// the work later. Does nothing without Python.
 void ask_other_release();
 
 }  // namespace memledger::inside

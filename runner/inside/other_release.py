@@ -92,7 +92,7 @@ def figures_of(torch, device, events):
         "peak": None,
     }
     replay = Replay(events)
-    # A history that was cut, or of another allocator, tells another peak than torch.
+    # A history that was cut, or of another allocator, shows another peak than torch.
     if replay.at >= 0 and abs(replay.most - figures["allocated_peak"]) <= replay.most // 100:
         folder = os.path.dirname(torch.__file__) + os.sep
         figures["peak"] = {
@@ -176,7 +176,7 @@ def begin_once():
         import atexit
 
         atexit.register(end)
-        # Runs that answer reads otherwise tell no rows.
+        # Runs that answer reads otherwise show no rows.
         if "HAS_VIRTUAL_GPU" in globals() and not os.environ.get("MEMLEDGER_ASSUMPTIONS"):
             sys.modules["torch.cuda"]._lazy_call(begin_history)
     except Exception:

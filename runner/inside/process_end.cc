@@ -436,7 +436,8 @@ void write_or_come_again(int number, const siginfo_t* info, void* context) {
   const auto& state = *static_cast<const ucontext_t*>(context);
   const bool may_go_on = !is_fault(number, info) && number != SIGABRT &&
                          (number == writer.on_demand || may_go_on_from(number, *info, state));
-  // Who writes may need a lock that this thread holds, and would get it never if this one waited.
+  // The writing thread may need a lock that this thread holds, and would never get it if this one
+  // waited.
   auto result = write_at_signal(number, state, may_go_on,
                                 may_go_on ? Turn::IfTaken::kLeave : Turn::IfTaken::kWait);
   if (result == AtSignal::kTaken) {
@@ -453,7 +454,7 @@ void write_or_come_again(int number, const siginfo_t* info, void* context) {
 
 void on_signal(int number, siginfo_t* info, void* context) {
   const int error = errno;
-  // A child of fork or vfork has our handlers, and nothing to tell.
+  // A child of fork or vfork has our handlers, and nothing to report.
   if (getpid() != process) {
     end_by(number, info, context);
   } else if (!is_dropped(number, info)) {
@@ -519,8 +520,8 @@ void after_exec(const char* program) noexcept {
   if (getpid() == process) writer.give_back(end_by_exec(program));
 }
 
-// So that a stack that has overflowed can be told. Other threads have none, unless the program gave
-// them one.
+// So that a stack that has overflowed can be reported. Other threads have none, unless the program
+// gave them one.
 void give_alternate_stack() {
   stack_t now{};
   if (sigaltstack(nullptr, &now) != 0 || (now.ss_flags & SS_DISABLE) == 0) return;

@@ -1,11 +1,11 @@
 #pragma once
 
-// Tells of every end of this process that can be seen, and has it reported by a copy of the process
+// Observes every end of this process that can be seen, and has a copy of the process report it
 // (write_in_copy.h): exit, quick_exit(), _exit(), exec, and signals whose default action ends a
 // process. The program's own handlers win, and the process ends as without us.
 //
 // With libmemledger_preload.so, a signal that the program gives its default action again is seen as
-// well, and the program is told nothing of all this. Without, handlers are set once where there are
+// well, and the program notices nothing of all this. Without, handlers are set once where there are
 // none.
 
 #include <string>
@@ -38,7 +38,7 @@ struct EndWriter {
   // Writes a part. Called in a copy of the process.
   void (*write)(const EndOfProcess& end, int part);
   int parts = 1;
-  // Tells that a part was left out, and why.
+  // Notes that a part was left out, and why.
   void (*tell_why_not)(const EndOfProcess& end, int part, const char* reason) noexcept;
   int on_demand = 0;  // the number of a signal after which the process goes on; 0: none
 };

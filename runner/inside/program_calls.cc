@@ -1,4 +1,4 @@
-// What the program's calls of LibTorch tell of names.
+// Names from the program's calls of LibTorch.
 #include <c10/util/Type.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 #include <torch/csrc/jit/api/module.h>
@@ -61,7 +61,7 @@ Read& read_of(Seen& all, uintptr_t object) {
 }
 
 // Modules call each other's functions, and reading one calls them, too: the outermost call of a
-// thread tells of all.
+// thread stands for all.
 thread_local int depth = 0;
 
 class Inside {
@@ -145,7 +145,7 @@ void* step(TorchFunction function, const TorchArguments& arguments) {
   const auto [result, optimizer, closure, d, e] = arguments.of;
   void* returned = nullptr;
   {
-    // A closure computes the loss anew, which is no optimizer's work.
+    // A closure computes the loss again, which is no optimizer's work.
     std::optional<ScopedPhase> phase;
     std::optional<ScopedLabel> label;
     if (object<LossClosure>(closure) == nullptr) {

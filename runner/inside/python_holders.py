@@ -250,7 +250,7 @@ class Search:
         except RuntimeError:
             return  # freed by backward
         for one in saved or ():
-            # What a hook has packed is not opened. Before torch 2.8 it does not tell.
+            # What a hook has packed is not opened. Before torch 2.8 it does not say.
             if getattr(one, "unpack_hook", one) is None:
                 self.visit(one.data, i, Edge("saved"))
 
@@ -483,7 +483,7 @@ class Search:
                 edge = Edge("attribute", str(self.key_of(child, store[i])))
             child = store[i]
 
-    # What is told.
+    # The result.
 
     def tell(self):
         for storage, i in self.found.items():

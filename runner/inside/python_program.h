@@ -2,8 +2,8 @@
 
 namespace memledger::inside {
 
-// In a Python program, both see to it that PyTorch's hooks tell names from the end of its import
-// on. They cost next to nothing where there is no Python, or where it is done, and throw nothing.
+// In a Python program, both make PyTorch's hooks register names from the end of its import on. They
+// cost next to nothing where there is no Python, or where it is done, and throw nothing.
 //
 // For a caller that may have the dynamic linker's lock. Takes no lock of Python's: asks Python's
 // main thread, which may be waiting for the one that imports torch.

@@ -13,8 +13,8 @@
 
 namespace memledger::inside {
 
-// Whether a file may grow by so many bytes: beyond the program's limit of file sizes (RLIMIT_FSIZE)
-// a write would bring SIGXFSZ. Async-signal-safe.
+// Whether a file may grow by this many bytes: beyond the program's limit of file sizes
+// (RLIMIT_FSIZE) a write would bring SIGXFSZ. Async-signal-safe.
 inline bool may_grow(int file, size_t bytes) noexcept {
   rlimit limit{};
   struct stat status {};

@@ -27,7 +27,7 @@ RealUse real_use(int device);
 
 // What memledger_virtual_gpu_uses says, of real devices that LibTorch has allocated on. The context
 // is what the process holds beyond LibTorch's reserved bytes now, libraries included; the peak is
-// that beside the peak of reserved bytes. One row per device, empty where nothing was allocated.
+// that plus the peak of reserved bytes. One row per device, empty where nothing was allocated.
 std::vector<memledger_virtual_gpu_use> real_device_uses();
 
 // NVIDIA's own libraries in a program on a virtual GPU, as memledger_virtual_gpu_real_libraries()

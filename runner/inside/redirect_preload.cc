@@ -55,7 +55,7 @@ using memledger::inside::Place;
 using memledger::inside::RealFunction;
 namespace redirected = memledger::inside::redirected;
 
-// What the kernel is to be asked about in place of a path.
+// What the kernel is to be asked about instead of a path.
 class Seen {
  public:
   // errno is set where it is not ok().
@@ -114,7 +114,7 @@ int owned(int result, const char* call, int descriptor) {
   return result;
 }
 
-// Takes the private folder off a path that the kernel tells. Returns the new length.
+// Takes the private folder off a path that the kernel returns. Returns the new length.
 size_t without_root(char* path, size_t length) {
   if (!has_redirected()) return length;
   const char* const root = memledger::inside::redirected_root();
@@ -373,7 +373,7 @@ bool has_needed_variables(Arguments environment) {
   size_t found = 0;
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     for (const NeededVariable& variable : needed_variables) {
-      // Other libraries may be preloaded beside it.
+      // Other libraries may be preloaded besides it.
       if (is_variable(*environment, variable) &&
           strstr(*environment, variable.text + strlen(variable.name)) != nullptr)
         ++found;

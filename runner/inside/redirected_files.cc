@@ -13,7 +13,7 @@
 
 #include "prediction/measure_variables.h"
 
-// System calls in place of functions that libmemledger_measure.so has itself.
+// System calls instead of functions that libmemledger_measure.so has itself.
 
 namespace memledger::inside {
 namespace {
@@ -627,7 +627,7 @@ bool find_place(int folder, const char* path, bool follows, Place& place, bool i
     place.layer = Layer::kAsGiven;
     return true;
   }
-  // Scripts are told where the kernel has found them.
+  // Scripts get the path where the kernel has found them.
   if (is_in(rest, root)) {
     const size_t length = strlen(rest) - root_length;
     memmove(rest, rest + root_length, length + 1);

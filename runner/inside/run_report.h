@@ -1,6 +1,6 @@
 #pragma once
 
-// What is told of a program when it ends.
+// The report of a program when it ends.
 
 #include <sys/types.h>
 
@@ -44,15 +44,15 @@ struct ProgramEnd {
   bool goes_on() const { return kind == Kind::kOnDemand || kind == Kind::kNearLimit; }
 };
 
-// Keeps what such a report tells of steps and, unless the program is watched by names only, of what
+// Keeps what such a report says of steps and, unless the program is watched by names only, of what
 // a C++ program keeps from one to the next. Throws std::bad_alloc.
 void begin_run_report(bool names_only);
 
-// Returns a device's peak beside what was alive between steps, which tells its parts. Without the
+// Returns a device's peak next to what was alive between steps, which shows its parts. Without the
 // figures of LibTorch's allocator.
 RunOfDevice run_of_device(DeviceReport peak);
 
-// All that a report of a run tells but how the process ends: figures and texts, no tensor.
+// All that a report of a run says but how the process ends: figures and texts, no tensor.
 class CollectedRun;
 struct DeleteCollectedRun {
   void operator()(CollectedRun* run) const noexcept;
@@ -60,7 +60,7 @@ struct DeleteCollectedRun {
 using CollectedRunPtr = std::unique_ptr<CollectedRun, DeleteCollectedRun>;
 
 // Collects the state of now. `every_row`: for a file. Files that hold values of the device that are
-// not real are told by this process from now on, unless `goes_on`.
+// not real are reported by this process from now on, unless `goes_on`.
 CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row, bool goes_on = false);
 
 // Returns the report for standard error, of one screen: each device's peak, who held it, the state

@@ -9,7 +9,7 @@ namespace {
 
 using prediction::Steps;
 
-// Steps that differ by less take alike: a part in so many.
+// Steps that differ by less than one part in this many count as alike.
 constexpr int64_t kNearly = 100;
 constexpr ptrdiff_t kNearlyAlikeSteps = 8;
 

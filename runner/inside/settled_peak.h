@@ -31,10 +31,10 @@ class SettledPeak {
     int64_t seconds = 0;              // since the program began
   };
 
-  // Returns whether the program has shown enough: all optimizers seen have stepped twice, nothing
-  // has grown since this one's step before, no parameter waits for another optimizer's first step
-  // (a generator that is trained every fifth time), or it has waited for kPatientSteps, and what
-  // follows has been looked at. Once it has, it stays so.
+  // Returns whether the program has shown enough; once true, it stays true. All optimizers must
+  // have stepped twice, and nothing may have grown since the last step of this one. No parameter
+  // may wait for its first step (in a GAN the generator may be trained every fifth step), unless
+  // kPatientSteps have passed. Then the steps that follow must have shown what kind they are.
   bool note(const Step& step);
 
   // From now on steps that differ need not come again.

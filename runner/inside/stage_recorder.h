@@ -20,7 +20,7 @@ namespace memledger::inside {
 // before backward does.
 class StageRecorder {
  public:
-  // Modules whose operators are told whether they train.
+  // Modules whose operators have an argument for training.
   enum class ModeOf : uint8_t { kDropout, kNormalization };
 
   void note_forward();  // with gradients
@@ -34,7 +34,7 @@ class StageRecorder {
   // Notes what is taken of a device at this moment, in bytes.
   void note_bytes(int device, int64_t allocated, int64_t process);
 
-  // Begins all peaks anew.
+  // Restarts all peaks.
   void forget_peaks();
 
   // Returns the stages that the program was in, with the devices that had something allocated then.

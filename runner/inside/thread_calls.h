@@ -8,8 +8,8 @@
 // A signal that the program sends to a thread would wait there for ever: on the calling thread it
 // is let through at once, any other is sent to the process.
 
-// From now on, threads that block the signal are told that they do not, and go on to block it,
-// until they ask for it themselves. 0: nothing is hidden any more. Of one caller, for this process.
+// From now on, a thread that blocks the signal reads a mask without it, but blocks it all the same,
+// until it asks for that itself. 0: nothing is hidden any more. For one caller in this process.
 extern "C" void memledger_hide_blocked(int signal);
 
 // Returns it. Also in children of vfork, whose threads block it as well.

@@ -27,7 +27,7 @@ struct TorchArguments {
 
 using TorchFunction = void* (*)(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t);
 
-// Calls LibTorch's function for the program, and notes what it tells. Lets its exceptions through.
+// Calls LibTorch's function for the program, and notes what it shows. Lets its exceptions through.
 using CallTorch = void* (*)(TorchCall call, TorchFunction function, TorchArguments arguments);
 
 // From now on `call` is asked, from any thread and until the process ends.

@@ -34,8 +34,8 @@ class TrainedParameters {
   bool note_gathered();
   // Returns whether a storage that note_written() or note_shards() returned is alive.
   bool is_alive(const void* storage);
-  // Returns how many are alive that no step has written to. Of those that are gathered, as many as
-  // there are shards that have been stepped count as written to.
+  // Returns how many are alive that no step has written to. If parameters are gathered from shards,
+  // as many of them count as written to as shards have been stepped.
   size_t unstepped();
 
  private:

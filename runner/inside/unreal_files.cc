@@ -21,7 +21,7 @@
 // libmemledger_preload.so has it.
 #pragma weak memledger_observe_sudden_exit
 
-// System calls in place of functions that libmemledger_measure.so has itself.
+// System calls instead of functions that libmemledger_measure.so has itself.
 
 namespace memledger::inside {
 namespace {
@@ -115,7 +115,7 @@ class Mapped {
   T* it_ = nullptr;
 };
 
-// Paths that were told; where the table is full one is told again.
+// Paths that were reported; if the table is full, one is reported again.
 class Seen {
  public:
   bool is_new(const char* path) {

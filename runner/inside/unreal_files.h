@@ -1,8 +1,8 @@
 #pragma once
 
-// Lists the files that the processes of a run on a virtual GPU open for writing, so that its end
-// can name those that were written after a value that is not known had been read from the device:
-// they may hold zeros.
+// Lists the files that the processes of a run on a virtual GPU open for writing. The end of the run
+// names those that were written after an unknown value had been read from the device, because they
+// may hold zeros.
 //
 // The list is memory that `memledger run` makes (runner/written_list.h) and that all processes
 // reach through the first one's descriptor. It goes with them, holds at most kMaxListBytes, and

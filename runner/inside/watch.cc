@@ -165,7 +165,7 @@ bool made_no_tensor() {
   return true;
 }
 
-// A launcher and its workers have nothing to tell; a program that the user started himself, and
+// A launcher and its workers have nothing to report; a program that the user started himself, and
 // that starts no other, has. Looked at before the end, as a copy of the process has no children.
 void note_children() noexcept {
   rusage ended{};

@@ -50,7 +50,7 @@ constexpr std::array kDeadly = {Deadly{SIGSEGV, "SIGSEGV"}, Deadly{SIGBUS, "SIGB
 std::array<struct sigaction, kDeadly.size()> actions_before;
 std::atomic<void (*)(const char*) noexcept> noted_by{nullptr};
 
-// What the copy tells this process. In memory that both see.
+// The message from the copy to this process. In memory that both see.
 struct Told {
   std::atomic<int> parts_done{0};
   std::atomic<bool> walks_stack{false};
@@ -214,7 +214,7 @@ class CopyProcess {
   }
 
   enum class Wait : uint8_t { kNone, kLock, kLockForGood };
-  // kNone where the system does not tell.
+  // kNone where the system does not say.
   Wait waits() const {
     std::array<char, 40> path{"/proc/"};
     std::array<char, 12> digits;
@@ -279,7 +279,7 @@ class LockWatch {
     constexpr int64_t kNs = 300'000'000;
     const auto waits = copy.waits();
     const int64_t cpu_ns = copy.cpu_ns();
-    // Who waits for a brief lock looks at it now and then.
+    // A thread that waits for a brief lock looks at it now and then.
     const bool moves = (cpu_ns - cpu_ns_) * 20 > now - since_ + 2'000'000;
     if (waits == CopyProcess::Wait::kNone || moves) {
       since_ = now;
@@ -335,7 +335,7 @@ class OwnNamespace {
     constexpr char kOwn[] = "/proc/thread-self/ns/pid";
     constexpr char kOfChildren[] = "/proc/thread-self/ns/pid_for_children";
     struct stat own, of_children;
-    if (stat(kOwn, &own) != 0) return;  // it is not told
+    if (stat(kOwn, &own) != 0) return;  // it is not known
     // It has no name before its first process is there.
     const bool has_begun = stat(kOfChildren, &of_children) == 0;
     if (has_begun && own.st_ino == of_children.st_ino) return;
@@ -354,7 +354,7 @@ class OwnNamespace {
   Place place() const { return place_; }
 
  private:
-  // System calls in place of functions that the program may have a watch on (thread_calls.h).
+  // System calls instead of functions that the program may have a watch on (thread_calls.h).
   static bool enter(const char* path) noexcept {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return false;
@@ -462,7 +462,7 @@ void on_deadly_signal(int number, siginfo_t* info, void* context) {
 bool is_fault(int number, const siginfo_t* info) noexcept {
   const bool may_be = number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
   if (!may_be || info == nullptr) return false;
-  // Memory that has failed may be told of before an instruction reads it.
+  // Memory that has failed may be reported before an instruction reads it.
   return info->si_code > 0 && !(number == SIGBUS && info->si_code == BUS_MCEERR_AO);
 }
 

@@ -49,7 +49,7 @@ struct CopyWork {
   // False where this thread is one of memledger's own: it was interrupted in no call of the
   // program's, and would go on with its own work in the copy.
   bool finishes_calls = true;
-  // Where this thread can go on and ask once more: gives up at the first part after so many copies
+  // Where this thread can go on and ask again: gives up at the first part after this many copies
   // that waited for a lock, and says nothing of it; 0: never. Other threads may wait for a lock of
   // this thread's while they hold others.
   int copies_if_locked = 0;

@@ -31,7 +31,7 @@ prefix="$(cd "$prefix" && pwd)"
 
 put() {  # FILE DESTINATION [MODE]
   mkdir -p "$(dirname "$2")"
-  # Copied beside it, then renamed: a program that has mapped the old file keeps it.
+  # Copied next to it, then renamed: a program that has mapped the old file keeps it.
   cp -L "$1" "$2.new"
   chmod "${3:-644}" "$2.new"
   mv -f "$2.new" "$2"

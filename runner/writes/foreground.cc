@@ -63,7 +63,8 @@ class Relay {
     sigset_t all;
     sigfillset(&all);
     signals_ = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
-    // Whatever the caller ignores, this process waits for its child and stops with the program.
+    // Even if the caller ignores these signals, this process waits for its child and stops with the
+    // program.
     for (const int number : {SIGCHLD, SIGTSTP, SIGTTIN, SIGTTOU}) signal(number, SIG_DFL);
   }
   ~Relay() {

@@ -1,8 +1,8 @@
 #pragma once
 
-// A program that takes the place of this process while others of ours stay around it: it has the
-// standard streams, the terminal and the process group, gets the signals that this process is sent,
-// and stops and ends as if it were this process.
+// Runs a program in the place of this process, while processes of memledger stay around it. The
+// program has the standard streams, the terminal and the process group. It gets the signals that
+// this process is sent, and stops and ends as if it were this process.
 //
 //   this process ── the witness ── (the first of a namespace) ── the program
 //
@@ -20,7 +20,7 @@
 
 namespace memledger::runner {
 
-// What the processes around the program tell. Async-signal-safe.
+// Messages of the processes around the program. Async-signal-safe.
 class Foreground {
  public:
   enum class Event : int { kStarted, kStopped, kContinued, kEnded, kWitnessed };

@@ -19,7 +19,7 @@ class InheritedFiles {
   // naming it.
   static absl::StatusOr<InheritedFiles> read();
 
-  // Opens each anew by its path, in a process that sees other files there, with the same number,
+  // Opens each again by its path, in a process that sees other files there, with the same number,
   // flags and offset. Allocates nothing. Returns false, and sets errno and failed(), where one
   // cannot be opened.
   bool open_again();

@@ -36,8 +36,8 @@ class LayerFiles {
   prediction::Writes writes_;
 };
 
-// The text in which one process tells another what it has found, and back. Paths may hold any byte
-// but zero.
+// The text in which one process reports to another what it has found, and back. Paths may hold any
+// byte but zero.
 std::string to_record(const prediction::Writes& writes);
 prediction::Writes writes_of_record(const std::string& record);
 

@@ -565,7 +565,7 @@ bool PrivateRoot::enter_working_folder() const {
   for (const int number : kGivenUp) {
     const uint32_t bit = uint32_t{1} << (number % 32);
     __user_cap_data_struct& part = data[static_cast<size_t>(number) / 32];
-    // Whoever has not the right to give it up will not gain it by exec() either.
+    // A process without the right to give it up will not gain it by exec() either.
     prctl(PR_CAPBSET_DROP, number, 0, 0, 0);
     part.effective &= ~bit;
     part.permitted &= ~bit;

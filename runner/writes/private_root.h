@@ -1,8 +1,8 @@
 #pragma once
 
 // The first way in which a dry run writes nowhere: mounts of its own. A process that has entered a
-// PrivateRoot sees all files at their paths, and what it and its children write stays in overlays
-// whose upper layers lie in memory and go with the last of these processes, however it ends.
+// PrivateRoot sees all files at their paths. What it and its children write stays in overlays.
+// Their upper layers are in memory and go with the last of these processes, however it ends.
 //
 //   auto root = PrivateRoot::plan(options);                   // in the parent
 //   if (!root->enter_namespaces() || …) …                     // in a child
@@ -38,7 +38,7 @@ struct PrivateRootOptions {
 // says at what; the process can only end then.
 class PrivateRoot {
  public:
-  // Reads what is mounted. Errors: Unavailable where /proc does not tell.
+  // Reads what is mounted. Errors: Unavailable where /proc does not say.
   static absl::StatusOr<PrivateRoot> plan(const PrivateRootOptions& options);
 
   // The caller's next child is the first process of a namespace for processes.

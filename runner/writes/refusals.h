@@ -15,9 +15,9 @@ namespace memledger::runner {
 // /proc/net/unix, where one that was bound by a relative path has no other.
 bool may_listen(std::string_view sockets, const std::string& path);
 
-// Returns those of `noted` that the layers of a PrivateRoot are the cause of, or may be: not a
-// rename from one file system to another, nor a write to what was read-only before, nor a socket
-// that nobody listens on. `sockets` as above.
+// Returns those of `noted` that the layers of a PrivateRoot cause, or may cause. Leaves out a
+// rename from one file system to another, a write to what was read-only before, and a socket that
+// nobody listens on. `sockets` as above.
 std::vector<prediction::Refusal> refusals_of_layers(const std::vector<prediction::Refusal>& noted,
                                                     const prediction::Writes& writes,
                                                     const std::vector<Mount>& mounts,

@@ -52,7 +52,7 @@ int fail(int folder, const char* at) {
 
 void end_with_parent() { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 
-// What a process of ours takes from its queue in place of handling it.
+// What a process of ours takes from its queue instead of handling it.
 class Queued {
  public:
   explicit Queued(const Foreground* foreground) : foreground_(foreground) {
@@ -98,7 +98,7 @@ struct Waiting {
   pid_t parent = 0;  // 0: whatever it does
 };
 
-// Tells what has become of the program while it goes on. Returns whether it does.
+// Reports what has become of the program while it goes on. Returns whether it does.
 bool goes_on(int status, const Foreground* foreground) {
   if (WIFSTOPPED(status) && foreground != nullptr)
     foreground->tell(Foreground::Event::kStopped, WSTOPSIG(status));
@@ -153,7 +153,7 @@ bool kill_children() {
   return length > 0;
 }
 
-// Unless a call was told so, and noted that.
+// Unless a call got that error, and noted it.
 void note_full_layers(int folder) {
   constexpr char kFull[] = "write: ENOSPC\0the layers of the run";
   const int file =
@@ -225,7 +225,7 @@ int run_supervised(PrivateRoot& root, InheritedFiles& files, const std::string& 
 int run_beside(const std::function<int()>& become, const Foreground* foreground) {
   const Queued queued(foreground);
   const pid_t parent = getppid();
-  // Whatever has lost its parent becomes a child of this process.
+  // Each process that has lost its parent becomes a child of this one.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   const pid_t program = fork();

@@ -1,8 +1,8 @@
 #pragma once
 
-// A program whose writes are held, and the processes of ours beside it. They end what it leaves
+// A program whose writes are held, and the processes of ours around it. They end what it leaves
 // behind, also when the command is killed. In a PrivateRoot one is the first of its namespace: it
-// makes the mounts, and tells what the layers hold.
+// makes the mounts, and reports what the layers hold.
 
 #include <functional>
 #include <string>

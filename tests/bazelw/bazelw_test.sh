@@ -74,7 +74,7 @@ check "BAZEL from the caller's folder" "bazel 7.4.1: version" "$(bazelw plain "B
 check "BAZEL that is not there" "bazelw: BAZEL=/nope is not a program
 rc 1" "$(bazelw empty "BAZEL=/nope" version)"
 
-# Debian's launcher without bazel-4.2.3 beside it: only `latest` starts.
+# Debian's launcher without bazel-4.2.3 next to it: only `latest` starts.
 program "debian" bazel 'version=none; if [[ "${USE_BAZEL_VERSION:-}" == latest ]]; then version=no_version; fi'
 check "Debian's launcher" "bazel no_version: test x" "$(bazelw debian "" test x)"
 

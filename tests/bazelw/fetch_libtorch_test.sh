@@ -96,7 +96,7 @@ for text in "could not download torch==3" "refusing to use it" "LIBTORCH_VERSION
   grep -q "$text" "$work/stderr" || check "message" "$text" "$(cat "$work/stderr")"
 done
 
-# LibTorch's Python: only what Python programs need beside LibTorch, which it shares.
+# LibTorch's Python: only what Python programs need besides LibTorch, which it shares.
 check "without python3.11" "2 0" "$(script --find-python "$torch" || echo "$?") $(find "$store" -name 'python-*' | wc -l)"
 tools="$work/with_python"
 check "not brought yet" "2" "$(script --find-python "$torch" || echo "$?")"

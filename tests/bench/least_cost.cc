@@ -1,7 +1,7 @@
-// The least that it can cost to write down who made a storage: memledger is not linked. Each way of
-// doing it does one thing more than the one before. Each thread has a table of its own, which
-// nobody else reads: there are no locks, no order of births, no peaks, phases or layers, and what
-// memledger takes beyond the last is for those. Then the same without inputs and results, as with
+// The minimum cost of writing down who made a storage: memledger is not linked. Each way of doing
+// it does one thing more than the one before. Each thread has a table of its own, which nobody else
+// reads: there are no locks, no order of births, no peaks, phases or layers, and what memledger
+// takes beyond the last is for those. Then the same without inputs and results, as with
 // RegistryOptions::Detail::kNames.
 //
 //   ./bazelw run //tests/bench:least_cost
@@ -34,7 +34,7 @@ namespace {
 // In this order, each with all before it.
 enum class Job : uint8_t {
   kNothing,
-  kCallbacks,  // LibTorch tells of operators
+  kCallbacks,  // LibTorch reports operators
   kDeleter,    // each block gets a deleter of ours
   kTable,      // its birth and death, with its bytes and the operator
   kShape,      // the result's shape and dtype

@@ -1,6 +1,6 @@
-// The table alone, without LibTorch: bytes of its own for each storage, a snapshot of a million of
-// them and how long it makes an allocating thread wait, and what an allocation and its free cost
-// with more and more threads.
+// Measures the table alone, without LibTorch: its own bytes for each storage, and the cost of an
+// allocation and its free with more and more threads. Also a snapshot of a million storages, and
+// how long it makes an allocating thread wait.
 //
 //   ./bazelw run //tests/bench:ledger_scale
 

@@ -1,6 +1,6 @@
 // What reading a graph costs, by its size: a chain, where nodes lie one behind the other, and a
-// fan, which is wide. Beside it the least that any reader must do: to follow every edge and to know
-// where it has been.
+// fan, which is wide. For comparison, the minimum that any reader must do: follow every edge and
+// know where it has been.
 //
 //   ./bazelw run -c opt //tests/bench:saved_tensors_cost
 //   ./bazelw run -c opt //tests/bench:saved_tensors_cost -- --tracked       # with the registry on,

@@ -75,8 +75,8 @@ std::function<void()> training_step(Net net, const at::Tensor& input, int repeat
   };
 }
 
-// What LibTorch takes for telling anyone of its operators, their inputs and results: nobody who
-// names them can take less.
+// What LibTorch takes to report its operators, their inputs and results: an observer that names
+// them cannot take less.
 class NothingButCallbacks {
  public:
   NothingButCallbacks()
@@ -194,7 +194,7 @@ void switched_off(bool smoke) {
              (ratio.second_ms - ratio.first_ms) * 1e6 / blocks);
 }
 
-// A step of GrowthFinder beside much that lives and does not change.
+// A step of GrowthFinder with much that lives and does not change.
 void growth_steps(bool smoke) {
   constexpr int kChanges = 100;
   const int live = smoke ? 1000 : 100000;

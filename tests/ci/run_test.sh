@@ -8,6 +8,9 @@ tree="$work/tree"
 mkdir -p "$work/tools" "$work/home" "$tree/tests/consumer" "$tree/third_party" "$tree/.ci" || exit 1
 cp -L .ci/* "$tree/.ci/"
 cp -L third_party/libtorch_versions.bzl "$tree/third_party/"
+chmod u+w "$tree/.ci/rooms.txt"
+echo '# No folder of the real tree is here.' > "$tree/.ci/rooms.txt"
+echo '# A page' > "$tree/README.md"
 if ! git --version > /dev/null 2>&1; then
   echo "SKIPPED: there is no git"
   finish
@@ -121,8 +124,8 @@ in_tree() {  # BREAK [NAME=VALUE]… COMMAND ARGUMENT…
   status=$?
 }
 closes() { equal "$(tail -n 1 "$work/out")" "$1"; }
-# Two tests in each of four runs of Bazel, and five parts more.
-passing="13 passed, 0 failed"
+# Two tests in each of four runs of Bazel, and six parts more.
+passing="14 passed, 0 failed"
 fails() {  # PART BREAK [NAME=VALUE]…: the run, with one failure
   in_tree "$2" "${@:3}" "$tree/.ci/run"
   check "$2 fails the run" equal "$status" 1
@@ -134,7 +137,7 @@ tells() {  # CHECK BREAK WHY [NAME=VALUE]…: the run goes on, and lists what wa
   check "$1 without its tool ($2) is no failure" equal "$status" 0
   check "$1 without its tool ($2) is told" has "$work/out" "ci: $1: NOT CHECKED: $3"
   check "$1 without its tool ($2) is listed" has "$work/out" "  $1: $3"
-  check "$1 without its tool ($2) is not counted" closes "12 passed, 0 failed"
+  check "$1 without its tool ($2) is not counted" closes "13 passed, 0 failed"
   fails "$1" "$2" CI=true "${@:4}"
 }
 shown_on_failure=("$work/out")
@@ -172,7 +175,7 @@ in_tree none "$tree/.ci/run"
 check "skipped tests: status" equal "$status" 0
 check "skipped tests are listed" has "$work/out" "  plain: //tests/a:one: there is no spoon"
 check "only those of the run" has_not "$work/out" "long ago"
-check "skipped tests are not counted" closes "9 passed, 0 failed"
+check "skipped tests are not counted" closes "10 passed, 0 failed"
 echo 'a.cc:3: MESSAGE: SKIPPED: no tmpfs' > "$tree/bazel-testlogs/tests/a/two/shard_1_of_2/test.log"
 in_tree none "$tree/.ci/run"
 check "doctest's way, in a shard" has "$work/out" "  plain: //tests/a:two: no tmpfs"
@@ -180,16 +183,21 @@ echo 'a.cc:3: MESSAGE: skipped: no tmpfs: SKIPPED' > "$tree/bazel-testlogs/tests
 in_tree none "$tree/.ci/run"
 check "in small letters" has "$work/out" "  plain: //tests/a:two: no tmpfs"
 check "all tests skipped: no test ran" equal "$status" 1
-check "all tests skipped: counted in each run of Bazel" closes "5 passed, 4 failed"
+check "all tests skipped: counted in each run of Bazel" closes "6 passed, 4 failed"
 rm -r "$tree/bazel-testlogs"
 
-# The checks. Whatever a tool ends with, 2 and 77 among it, is a failure.
+# The checks. Each status of a tool but 0 is a failure, 2 and 77 as well.
 for how in configure build1 build2 build77 unexplained no_report ctest8 ctest77 no_info; do fails cmake "cmake:$how"; done
 for how in status1 status2 status77 status139; do fails format "format:$how"; done
 for how in status1 status2 status77 status139; do fails tidy "tidy:$how"; done
 printf '%0101d\n' 0 | sed 's,^,// ,' > "$tree/a.cc"
 fails comments comments:long
 git -C "$tree" checkout -q a.cc
+echo 'It is in `.ci/none.sh`.' >> "$tree/README.md"
+fails pages pages:name
+git -C "$tree" checkout -q README.md
+in_tree none "$tree/.ci/pages" --self-test
+check "each rule of .ci/pages fails once" equal "$status" 0
 
 # Tools that could not be had.
 mv "$work/tools/cmake" "$work/tools/cmake.away"
@@ -199,7 +207,7 @@ mv "$output/external/libtorch/torch" "$output/external/libtorch/away"
 in_tree none "$tree/.ci/run"
 check "no LibTorch: CMake's" has "$work/out" "  cmake: Bazel has no LibTorch yet"
 check "no LibTorch: clang-tidy's" has "$work/out" "  tidy: no LibTorch in Bazel's output folder"
-check "no LibTorch" closes "11 passed, 0 failed"
+check "no LibTorch" closes "12 passed, 0 failed"
 mv "$output/external/libtorch/away" "$output/external/libtorch/torch"
 for tool in format tidy; do
   mv "$programs"/clang-$tool-* "$work/"
@@ -213,7 +221,7 @@ tells tidy none "no time was left for any file" MEMLEDGER_TIDY_SECONDS=0
 in_tree tidy:slow_once MEMLEDGER_TIDY_SECONDS=2 "$tree/.ci/run"
 check "some time for clang-tidy: counted" closes "$passing"
 check "some time for clang-tidy: told" has "$work/out" "  tidy: no time was left for b.cc"
-for script in run cmake comments format tidy; do
+for script in run cmake comments format pages tidy; do
   mv "$tree/.ci/$script" "$work/away"
   in_tree none "$tree/.ci/run"
   check "without .ci/$script" test "$status" != 0
@@ -225,12 +233,12 @@ in_tree none "$tree/.ci/tidy" no_such_commit
 check "clang-tidy against a commit that is none" equal "$status" 1
 check "  named" has "$work/out" "tidy: Git cannot compare with no_such_commit"
 mv "$tree/.git" "$work/git"
-for script in format comments; do
+for script in format comments pages; do
   in_tree none "GIT_CEILING_DIRECTORIES=$work" "$tree/.ci/$script"
   check ".ci/$script without Git" equal "$status" 1
 done
 git -c init.defaultBranch=main init -q "$tree"
-for script in format comments; do
+for script in format comments pages; do
   in_tree none "$tree/.ci/$script"
   check ".ci/$script without a file" equal "$status" 1
 done

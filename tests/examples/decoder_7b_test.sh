@@ -5,7 +5,7 @@
 # In bytes per parameter, weights, gradients and AdamW's two moments take 16 in float32, 8 in
 # bfloat16. To it come cuBLAS's workspaces (of the threads of forward and backward, 32 MiB each),
 # the angles of the rotary embedding, and the tokens. At the peak of a step, AdamW has two tensors
-# of the size of a weight beside it.
+# of the size of a weight in addition to it.
 source tests/support/shell_test.sh
 run="$PWD/$1" memledger="$PWD/$2" example="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1
@@ -22,7 +22,7 @@ train() {  # GPU ARGUMENT…
 figures() { sed -nE "s/^cuda:$1: ([0-9]+) bytes allocated, at most ([0-9]+),.*/\1 \2/p" out; }
 host_mib() { sed -nE 's/.* at most ([0-9]+) MiB of the host.*/\1/p' out; }
 up() { echo $((($1 + 511) / 512 * 512)); }
-# What is there beside weights and all that is of their size; TOKENS is 0 where there are none.
+# What is there besides weights and all that is of their size; TOKENS is 0 where there are none.
 beside() {  # CONTEXT BYTES_PER_NUMBER TOKENS
   echo $((64 * 1048576 + $1 * 64 * 2 * $2 + $([[ $3 == 0 ]] && echo 0 || up $((($1 + 1) * 8)))))
 }
@@ -90,7 +90,7 @@ check "three losses" equal "$(wc -l <losses)" 3
 same "the same losses" "$(<losses--shard)" "$(<losses)"
 check "which fall" test "$(sed -n '1s/.* //p' losses)" \> "$(sed -n '3s/.* //p' losses)"
 
-# Eight processes, each with its own GPU of one machine; one of them tells the others NCCL's id.
+# Eight processes, each with its own GPU of one machine; one of them sends the others NCCL's id.
 if [[ -n "${MEMLEDGER_FULL:-}" ]]; then
   export WORLD_SIZE=8 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 20000))
   for rank in {0..7}; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Which GPUs a step fits on, told without any. Argument: the example.
+# Which GPUs a step fits on, found without any. Argument: the example.
 source tests/support/shell_test.sh
 example="$PWD/$1"
 cd "$TEST_TMPDIR" || exit 1

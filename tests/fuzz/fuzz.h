@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace memledger::fuzz {
 
-// What a target wants its inputs to be made of, beside bytes.
+// What a target wants its inputs to be made of, besides bytes.
 extern const std::vector<std::string_view> kTokens;
 
 // No byte of it makes a terminal do anything, and it is UTF-8.

@@ -159,7 +159,7 @@ void check(const StandardModel& model, const Training& training, const PhaseFigu
   CHECK(rows + items.workspaces + items.rounding + items.unsplit == figures.allocated.current);
   CHECK(report.counters.peak_bytes == figures.requested.peak);
   CHECK(testing::named_share(report) >= 0.99);
-  // The chain up to the device: what the driver gave, and what is beside the allocator. On the
+  // The chain up to the device: what the driver gave, and what is taken past the allocator. On the
   // virtual GPU nothing is.
   CHECK(report.named_bytes + report.anonymous_bytes == rows);
   REQUIRE(report.device_used_bytes.has_value());

@@ -1,13 +1,13 @@
-// Holds the virtual GPU against what others have published of real ones: runs each program on the
-// virtual device at the ends that `memledger dry-run` takes, each with both orders of addresses,
-// and prints the real figure beside the interval that the runs span.
+// Compares the virtual GPU with published figures of real ones. Runs each program on the virtual
+// device at the ends that `memledger dry-run` takes, each with both orders of addresses. Prints the
+// real figure next to the interval that the runs span.
 //
 //   ./bazelw run //tests/gpu:published
 //   ./bazelw run //tests/gpu:published -- --mlp_data=mlp_data_step1.csv --mlp_rows=150
 //
-// Ends with 1 if a real figure lies above its interval, or below it where the program itself is
-// published, or if an interval is wider than 1 % (5 % with cuDNN) and than 24 MiB (of one
-// workspace 32 MiB).
+// Ends with 1 if a real figure lies above its interval, or below it if the program itself is
+// published. Also if an interval is wider than 1 % (5 % with cuDNN) and wider than 24 MiB (32 MiB
+// for one workspace).
 
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -91,7 +91,7 @@ const std::map<std::string, std::string>& sources() {
 }
 
 Case gpt2(std::string name, const std::string& step, const std::string& figure, double real_gib) {
-  // Four decimals; what is reserved is whole MiB, which they tell.
+  // Four decimals; what is reserved is whole MiB, which they show exactly.
   const bool reserved = figure == "reserved";
   const int64_t real = gib(real_gib);
   Case result{"GPT-2 124M, " + std::move(name) + ", " + figure,

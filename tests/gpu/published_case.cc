@@ -420,7 +420,7 @@ void infer_qwen3() {
   print("peak", peak(statistics().allocated_bytes));
 }
 
-// Section 4: what cuDNN asks for beside the tensors in a forward convolution.
+// Section 4: what cuDNN asks for besides the tensors in a forward convolution.
 void convolve(const std::string& type) {
   if (type != "float32" && type != "bfloat16") throw std::runtime_error("no type: " + type);
   const auto options = at::device(kDevice).dtype(type == "float32" ? at::kFloat : at::kBFloat16);

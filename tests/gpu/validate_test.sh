@@ -16,7 +16,7 @@ validate() {
   cat out err
 }
 
-# The name that the device tells leads to its profile.
+# The name that the device reports leads to its profile.
 devices=(a100 t4)
 [[ -z "${MEMLEDGER_FULL:-}" ]] || devices=(h200 h100 a100 l4 rtx4090 t4)
 for device in "${devices[@]}"; do

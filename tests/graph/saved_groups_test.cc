@@ -230,7 +230,7 @@ TEST_CASE("what a checkpoint gives back is what a real one does") {
                  "pass the module"));
 }
 
-// Whoever made the mask, it is there before the block and stays under a checkpoint.
+// The mask is there before the block and stays under a checkpoint, no matter which code made it.
 TEST_CASE("a mask from outside is kept, and the estimate is exact only where that is known") {
   struct Masked : torch::nn::Module {
     Masked() {

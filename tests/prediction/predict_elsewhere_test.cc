@@ -1,4 +1,4 @@
-// A program without a virtual GPU is told what it needs.
+// A program without a virtual GPU learns what it needs.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tests/support/doctest_beside_torch.h"
 

@@ -29,7 +29,7 @@ TEST(Other, LeavesMemoryOnTheGpu) {
   std::ofstream(log_path(), std::ios::app) << "ran\n";
 }
 
-// Started anew for this test alone: what the one before left is not there, and it would not fit.
+// Started again for this test alone: what the one before left is not there, and it would not fit.
 TEST(Step, FitsBesideNothingOfOtherTests) {
   EXPECT_TRUE(memledger::fits_on(kSmall, [] { bytes_on_gpu(100 * kMiB); }));
   std::ifstream log(log_path());

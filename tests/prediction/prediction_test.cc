@@ -133,7 +133,7 @@ TEST_CASE("what a process that is not watched takes is not known") {
     for (const DevicePrediction& device : prediction.devices)
       CHECK(device.verdict == Verdict::kNotKnown);
   }
-  // A run that was ended after its step has told of the others only.
+  // A run that was ended after its step has reported the others only.
   for (Measurement& process : beside.processes) process.ended = Ended::kAfterStep;
   beside.program.status = 143;
   CHECK(predict("test", {beside, beside}).verdict == Verdict::kNotKnown);
@@ -170,7 +170,7 @@ TEST_CASE(
   CHECK(contains(prediction.to_text(),
                  "cuda:0 (test gpu, 1000.0 MiB): took 150.0 to 300.0 MiB in these runs (the sum of "
                  "2 processes), 10.0 to 20.0 MiB of it the CUDA context"));
-  // A watched process beside it makes no verdict of it either.
+  // A watched process next to it makes no verdict of it either.
   Run beside = run(kLow, {device(700)});
   beside.why_unwatched = less.why_unwatched;
   beside.unwatched_uses = less.unwatched_uses;
@@ -201,7 +201,7 @@ TEST_CASE("a process that only the driver saw has a verdict, and no tensors") {
   const Json json = Json::parse(fits.to_json());
   CHECK(json.at("unwatched_because") == "its LibTorch is 2.5.1");
   CHECK(json.at("evaluation_seen").is_null());
-  // Beside a watched one both have their terms.
+  // Next to a watched one both have their terms.
   Run both = driver_run(kLow, {device(300)});
   both.processes.push_back(run(kLow, {device(400)}).processes[0]);
   Run high = both;
@@ -883,7 +883,7 @@ TEST_CASE("what fails in the run that went on, after its peak, is not dropped") 
   const Prediction prediction = predict("test", {low, high, further});
   CHECK(prediction.verdict == Verdict::kNotKnown);
   CHECK(contains(prediction.reason, "(after the steps that were seen, in the run that went on)"));
-  // It was killed as it had been told to end, and waited for something.
+  // It was killed because it had been asked to end, and waited for something.
   further.was_enough = true;
   CHECK(predict("test", {low, high, further}).verdict == Verdict::kFits);
 }

@@ -100,7 +100,7 @@ class Reports(unittest.TestCase):
             def __init__(self, inner):
                 self.inner, self.place = inner, "here"
 
-            def __tensor_flatten__(self):  # DTensor tells what is no tensor from torch 2.15 on
+            def __tensor_flatten__(self):  # DTensor reports what is no tensor from torch 2.15 on
                 return ["inner", "place"], None
 
             @classmethod
@@ -576,5 +576,5 @@ class Elsewhere(unittest.TestCase):
 if __name__ == "__main__":
     program = unittest.main(verbosity=1, exit=False)
     for test, why in program.result.skipped:
-        print(f"SKIPPED: {test.id()}: {why}")  # CI tells of it
+        print(f"SKIPPED: {test.id()}: {why}")  # CI reports it
     sys.exit(not program.result.wasSuccessful())

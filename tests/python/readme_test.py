@@ -548,5 +548,5 @@ saved_memory = sum([tensor.element_size() * tensor.numel() for ptr, [tensor, ope
 if __name__ == "__main__":
     program = unittest.main(verbosity=1, exit=False)
     for test, why in program.result.skipped:
-        print(f"SKIPPED: {test.id()}: {why}")  # CI tells of it
+        print(f"SKIPPED: {test.id()}: {why}")  # CI reports it
     sys.exit(not program.result.wasSuccessful())

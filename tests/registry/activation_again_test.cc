@@ -180,7 +180,7 @@ TEST_CASE("a second activation that asks for more gets it") {
     }
   }
   registry().deactivate();
-  // Widened as it is until the last one ends: nobody can tell whose the rest is.
+  // Widened as it is until the last one ends: nobody knows whose the rest is.
   CHECK(registry().active());
   registry().deactivate();
   CHECK_FALSE(registry().active());

@@ -55,7 +55,7 @@ cca::CUDAAllocator& allocator() { return *cca::get(); }
 
 bool full() { return std::getenv("MEMLEDGER_FULL") != nullptr; }
 
-// What the allocator in use can tell.
+// What the allocator in use can report.
 bool is_native() { return allocator().name() == "native"; }
 bool is_caching() { return is_native() && device_statistics(device())->caching; }
 
@@ -281,8 +281,8 @@ TEST_CASE("LibTorch's out-of-memory error reaches the program, and the books sta
   int seen = 0;
   std::vector<c10::DataPtr> held;
   const auto before = device_statistics(device())->out_of_memory_errors;
-  // Who wants to write down who held what does it here: everything can be read. LibTorch cannot
-  // detach an observer.
+  // An observer that writes down who held what does it here: everything can be read. LibTorch
+  // cannot detach an observer.
   static int64_t rows_in_observer = -1;
   if (is_caching()) {
     allocator().attachOutOfMemoryObserver([](int64_t, size_t, size_t, size_t) {
@@ -585,7 +585,7 @@ TEST_CASE(
   CHECK(rows() == 0);
   check_figures(device());
 
-  // Blocks that LibTorch was told not to cache are freed in another way, and known by it all the
+  // Blocks that LibTorch was set not to cache are freed in another way, and known by it all the
   // same.
   if (is_caching()) {
     registry().deactivate();

@@ -136,7 +136,7 @@ TEST_CASE("a block that another stream still uses is not given out again, on a d
   }
   {
     const at::Tensor second = megabytes(64);
-    // Beside the two: one segment of 2 MiB for the small tensor.
+    // Besides the two: one segment of 2 MiB for the small tensor.
     CHECK(reserved() - before == (is_late() ? 130 : 66) * kMiB);
     check_books();
   }
@@ -236,7 +236,7 @@ TEST_CASE("a capture that fails is told to LibTorch, and CUDA goes on working") 
   c10::cuda::device_synchronize();
   check_books();
 
-  // A capture that succeeds mends LibTorch's generator of random numbers. Its allocator on
+  // A capture that succeeds repairs LibTorch's generator of random numbers. Its allocator on
   // cudaMallocAsync takes no second capture.
   if (is_malloc_async()) return;
   {

@@ -27,7 +27,7 @@ TEST_CASE("of a GPU that is split, the memory is that of the process's instance"
   know_instance(false);
   CHECK_MESSAGE(!driver_memory(0).has_value(), "the whole GPU's memory is not the instance's");
 
-  // CUDA does not tell which instance the second device is.
+  // CUDA does not say which instance the second device is.
   know_instance(true);
   note_device_in_use(1);
   CHECK(!driver_memory(1).has_value());

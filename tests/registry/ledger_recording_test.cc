@@ -101,7 +101,7 @@ TEST_CASE(
   ledger.note_death(0x1000);
   const LedgerRecording dead = ledger.recording(mark, /*with_alive=*/false);
   REQUIRE(dead.events.size() == 3);
-  CHECK_FALSE(dead.events[0].complete);  // its death tells all of it
+  CHECK_FALSE(dead.events[0].complete);  // its death has all of it
   CHECK(dead.events[2].complete);
   CHECK(dead.events[2].library_workspace);
   ledger.stop_recording();
@@ -167,8 +167,8 @@ TEST_CASE("several may record at once; the largest number holds, and the last to
   CHECK(ledger.recording(second, false).events.empty());
 }
 
-// Whatever threads do: who lived at the beginning, plus births, less deaths, is who lives at the
-// end.
+// In all orders of threads: who lived at the beginning, plus births, less deaths, is who lives at
+// the end.
 TEST_CASE("a recording taken while threads allocate and free fits what is alive at its end") {
   Ledger ledger;
   const RecordingMark mark = ledger.start_recording(size_t{1} << 20);

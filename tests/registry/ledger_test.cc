@@ -104,7 +104,7 @@ TEST_SUITE("ledger") {
     std::set<uint64_t> different;
     for (const auto& ids : all) different.insert(ids.begin(), ids.end());
     CHECK(different.size() == 4 * kThreads * kEach);
-    // Another ledger's ids begin anew.
+    // Another ledger's ids begin again.
     Ledger other;
     CHECK(bear(other, 0x1000, 8) == 1);
     CHECK(bear(other, 0x2000, 8) == 2);

@@ -50,8 +50,8 @@ TEST_SUITE("ledger without memory") {
                                          [&] {
                                            bear(ledger, 64 * next++, 8);
                                            ++born;
-                                           // Born and died since the last success: told by nobody,
-                                           // and a tombstone of none.
+                                           // Born and died since the last success: reported by
+                                           // nobody, and a tombstone of none.
                                            bear(ledger, 64 * 1000, 8);
                                            ledger.note_death(64 * 1000);
                                            CHECK(ledger.tombstones() == tombstones + 30);

@@ -82,7 +82,7 @@ TEST_CASE("a brief lock is held by one thread at a time, and had by who waits lo
         }).first == -SIGABRT);
 }
 
-// Takes the lock so often that the bias is its own; returns whether it is.
+// Takes the lock until it has the bias; returns whether it has.
 bool take_bias(BiasedLock& lock, uint32_t thread) {
   for (int i = 0; i < 1 << 18; ++i) {
     const BiasedLock::Way way = lock.lock(thread);

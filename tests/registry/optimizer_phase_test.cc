@@ -25,7 +25,7 @@ constexpr uintptr_t kInput = 0x5000;
 constexpr uintptr_t kResult = 0x6000;
 constexpr uintptr_t kOther = 0x7000;
 
-// A program of one thread: runs operators and tells of them as the hooks do.
+// A program of one thread: runs operators and reports them as the hooks do.
 class Program {
  public:
   Program() {
@@ -155,7 +155,7 @@ TEST_CASE("the input of a test is not the step's, which ended with its last writ
   program.run(Mode::kNoGrad, "aten::sqrt", {kState}, kResult);
   program.step();
   program.run(Mode::kNoGrad, "aten::to", {kInput}, kOther);
-  CHECK(program.phase_of(kOther) == "optimizer, inferred");  // nothing tells yet
+  CHECK(program.phase_of(kOther) == "optimizer, inferred");  // nothing shows it yet
   program.evaluate();
   CHECK(program.phase_of(kOther) == "other");
   CHECK(program.phase_of(kResult) == "optimizer, inferred");

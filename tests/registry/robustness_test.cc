@@ -230,7 +230,7 @@ TEST_CASE("no memory while operators and cursors are watched") {
   CHECK(testing::refused_allocations() > refused);
   for (const at::Tensor& tensor : kept) REQUIRE(tensor.data_ptr<float>()[15] == 2);
   CHECK(books_agree());
-  // What died is told, or that it cannot be.
+  // Reports what died, or that it is not known.
   const Changes changes = registry().changes_since(cursor);
   CHECK((changes.from_snapshot || changes.died.size() == 2000));
   kept.clear();

@@ -1,6 +1,6 @@
 // 64 threads make real tensors and free each other's, all watched by LibTorch's own account of CPU
-// memory, whose total stands beside ours at each quiet point. 400 000 operations; ten million with
-// MEMLEDGER_FULL=1.
+// memory, whose total is compared with ours at each quiet point. 400 000 operations; ten million
+// with MEMLEDGER_FULL=1.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tests/support/doctest_beside_torch.h"
 

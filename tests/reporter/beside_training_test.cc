@@ -1,4 +1,4 @@
-// Reports beside threads that train as programs do: gradients set to none, optimizers and modules
+// Reports while other threads train as programs do: gradients set to none, optimizers and modules
 // made and dropped, forks.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
@@ -118,7 +118,7 @@ class Worker {
   std::thread thread_;
 };
 
-// Trains until it is told to stop, without ever waiting for anybody.
+// Trains until it is stopped, without ever waiting for anybody.
 class Trainer {
  public:
   explicit Trainer(std::function<void()> step)

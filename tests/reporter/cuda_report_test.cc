@@ -65,7 +65,7 @@ TEST_CASE("threads of autograd and of the virtual GPU are none of the program's 
     inside = kind();
   });
   loss.backward();
-  CHECK(inside == "unread");  // on the engine's thread, beside main's
+  CHECK(inside == "unread");  // on the engine's thread, next to main's
   leaf.mutable_grad() = at::zeros({1000}, kCuda0);
   CHECK(kind() == "storage");
 }

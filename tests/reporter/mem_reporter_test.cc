@@ -814,7 +814,8 @@ TEST_SUITE("other threads") {
       const int64_t without_graph = check_names(reporter.collect());
       CHECK(without_graph == truth().live_bytes());
       CHECK(gradients == 4);
-      // The input, both layers' results and the square's sum at the least; instead, the gradients.
+      // At least the input, both layers' results and the square's sum are gone; the gradients are
+      // there instead.
       CHECK(with_graph - (without_graph - kGradientBytes) >= (8 * 64 + 8 * 48 + 8 * 40 + 1) * 4);
       turns.meet(turn++);
     }

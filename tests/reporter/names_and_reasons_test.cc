@@ -521,7 +521,7 @@ TEST_SUITE("odd tensors") {
       const auto mapped = at::from_file(path, /*shared=*/true, 1024, torch::kFloat);
       const auto part = mapped.slice(0, 1, 2);
       const auto blob = torch::from_blob(mine.data(), {100});
-      CHECK(externals().size() == 1);  // nothing has been told of the blob
+      CHECK(externals().size() == 1);  // nothing is known of the blob
       const auto sum = blob.sum();
       const auto own = torch::ones({100});
       // A part of what has a row.

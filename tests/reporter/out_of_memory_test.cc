@@ -49,7 +49,7 @@ void note(const AllocationFailure& failure) noexcept {
   told.push_back(std::to_string(failure.requested_bytes) + " " + failure.device.str() + " " +
                  std::string(failure.op) + " " + std::string(failure.label) + " " +
                  std::string(to_string(failure.phase)));
-  // Inside, nothing is told: this would never end.
+  // Inside, nothing is reported: this would never end.
   CHECK(message_of(kAbsurd / 2) != "no exception");
 }
 

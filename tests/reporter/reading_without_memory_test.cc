@@ -252,7 +252,7 @@ TEST_CASE("peaks: a check without memory tells nothing, and the next one who was
   CHECK(until_it_succeeds([&] { verdict = hungry->check(); }) > 10);
   CHECK_FALSE(verdict);
   CHECK_MESSAGE(verdict.message().find("aten::ones") != std::string::npos, verdict.message());
-  // Another one's beginning notes the peaks of all before it starts anew.
+  // Another one's beginning notes the peaks of all before it starts again.
   PeakAtMost outer(at::kCPU, 100, PeakOver::kStart);
   {
     std::vector<at::Tensor> held;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # causes_test.sh MEMLEDGER PROGRAM LIBRARY: causes that have a name are named on the screen of
-# `memledger run`, with figures worked out by hand, and are not where the program is mended.
+# `memledger run`, with figures worked out by hand, and are not named where the program is fixed.
 source tests/support/shell_test.sh
 memledger="$PWD/$1" program="$PWD/$2" source="$PWD/tests/runner/causes_program.cc"
 export CAUSES_LIBRARY="$PWD/$3"

@@ -31,7 +31,7 @@ void print_all(const fs::path& folder) {
 }  // namespace
 
 int main() {
-  // A checkpoint, written beside the old one and renamed over it.
+  // A checkpoint, written next to the old one and renamed over it.
   fs::create_directories("out/deep/er");
   std::cout << "again: " << fs::create_directories("out/deep/er") << '\n';
   std::ofstream("out/model.tmp", std::ios::binary) << "new weights";

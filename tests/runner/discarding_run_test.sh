@@ -149,7 +149,7 @@ END
   check "$how: no temporary folder is left" equal "$(find "$TMPDIR" -mindepth 1 | head -3)" ""
 done
 
-# What is not as outside is told.
+# What is not as outside is reported.
 how=root as=()
 if unshare --mount true 2>/dev/null; then
   run --writes-limit=4MiB -- bash -c 'head -c 8M /dev/zero >large'

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # dry_run_files_test.sh MEMLEDGER PROGRAM STATIC_PROGRAM
 #
-# What programs do to files in a dry run stays in it, and what they cannot do as outside is told.
+# What programs do to files in a dry run stays in it, and what they cannot do as outside is
+# reported.
 source tests/support/shell_test.sh
 source tests/support/unchanged_files.sh
 memledger="$PWD/$1" program="$PWD/$2" static_program="$PWD/$3"
@@ -67,7 +68,7 @@ for how in ${ways[@]+"${ways[@]}"}; do
   check "$how: what it removed" equal "$(figure "[f.rsplit('/', 1)[1] for f in j['removed_files']]")" "['old', 'removed.txt']"
   check "$how: a line says so" matches ../err 'outside a dry run the program would have written 8 files, [0-9.]+[BKM]: cut.bin \(1.00B\), '
 
-  # Whoever writes, and however.
+  # All ways to write, by all kinds of processes.
   unchanged "a child with an environment of its own" dry_run 12 -- env -i /bin/bash -c 'echo zeros >model.pt; echo zeros >born'
   unchanged "a static program" dry_run 12 -- "$static_program" model.pt born
   check "$how: what it wrote is known" equal "$(figure "[f.rsplit('/', 1)[1] for f in j['written_files']]")" "['born', 'model.pt']"
@@ -90,7 +91,7 @@ for how in ${ways[@]+"${ways[@]}"}; do
   # Each run finds what the first one found.
   unchanged "a folder of its own" dry_run 0 -- bash -c 'mkdir out || exit 9; echo x >out/a; exec "$@"' bash "$program" 2
 
-  # Whatever ends it.
+  # All ways to end it.
   for signal in INT TERM QUIT USR1 PIPE ALRM KILL; do
     ended() {
       "${as[@]}" env --default-signal=INT,QUIT "$memledger" dry-run --gpu=h100 -- bash spoil.sh sleep 60 >../out 2>../err </dev/null &
@@ -103,7 +104,7 @@ for how in ${ways[@]+"${ways[@]}"}; do
   done
   check "$how: no process is left" equal "$(pgrep -f "$PWD/spoil.sh|spoil.sh sleep 60")" ""
 
-  # What is not as outside is told.
+  # What is not as outside is reported.
   dry_run 11 --writes-limit=4MiB -- bash -c 'head -c 8M /dev/zero >large; exec "$@"' bash "$program" 2
   check "$how: a full layer" equal "$(figure "[c['call'] for c in j['refused_calls']]")" "['write: ENOSPC']"
   check "$how: with its path" equal "$(figure "j['refused_calls'][0]['path']")" "$PWD/large"
@@ -192,7 +193,7 @@ while True:
   rm -f socket fifo
 done
 
-# Beside a job that goes on: what it does is there afterwards.
+# While another job goes on: what it does is there afterwards.
 how=root as=()
 make_files
 job() {

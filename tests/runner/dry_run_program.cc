@@ -39,7 +39,7 @@
 namespace {
 
 constexpr std::chrono::milliseconds kAlone{300};
-constexpr std::chrono::seconds kSlow{4};  // progress is told after two
+constexpr std::chrono::seconds kSlow{4};  // progress is reported after two
 
 // Says what a program says whose file is not there.
 bool can_open(const char* path) {

@@ -38,7 +38,7 @@ check "a line that was not read is told" has err "--assume=reads_program.cc:1=tr
 "$memledger" dry-run --gpu=h100:4GiB,addresses=down --settings=none -- "$program" truth >out 2>err
 check "a device that is too small for one of them" equal "$?" 11
 
-# The number is none that a check has found, though the check lies beside it, or lay in its place.
+# The number is none that a check has found, though the check lies next to it, or lay in its place.
 for mode in beside reused early; do
   dry_run 11 "$mode"
   check "$mode: it has no bound" matches <(read_as) "'open'"
@@ -65,13 +65,13 @@ dry_run 11 endless
 check "a loop that does not end" equal "$(read_as)" "[('number', 4, 'open')]"
 dry_run 0 index
 check "what the program refuses is no value" equal "$(read_as)" "[('number', 2, 'none')]"
-# In place of a number that the program refuses a million says whether anything depends on it.
+# Instead of a number that the program refuses a million says whether anything depends on it.
 dry_run 0 refused_token
 check "a token" equal "$(read_as)" "[('number', 4, 'same_peak')]"
 dry_run 11 refused_size
 check "a size below the peak" equal "$(read_as)" "[('number', 4, 'open')]"
 
-# A run that fails for want of what the smallest sizes leave out is not made again as it was.
+# A run that fails because the smallest sizes leave something out is not made again as it was.
 "$memledger" dry-run --gpu=h100 --settings=none --writes=allow -- bash -c 'echo run >>starts; exec "$@"' bash "$program" no_box >out 2>err
 check "a program that expects a box" equal "$?" 0
 check "its runs: both ends, the low one again, the other order, other sizes" equal "$(wc -l <starts)" 7

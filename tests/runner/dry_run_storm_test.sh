@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # dry_run_storm_test.sh MEMLEDGER PROGRAM WITHOUT_NAMESPACES [OPTION]…, of dry_run_storm.py
 #
-# Dry-runs that are ended at random moments beside a real job do it no harm and leave nothing
+# Dry-runs that are ended at random moments while a real job runs do it no harm and leave nothing
 # behind.
 source tests/support/shell_test.sh
 runs=6

@@ -17,7 +17,7 @@ dry_run() {  # STATUS ARGUMENT…: runs it, and holds it to the status
   "$memledger" dry-run "$@" >out 2>err
   check "dry-run $*: exit status" equal "$?" "$wanted"
 }
-# Half as many runs. Both orders where they tell something, and with --config=full.
+# Half as many runs. Both orders where they show something, and with --config=full.
 one_order=,addresses=down
 [[ -z "${MEMLEDGER_FULL:-}" ]] || one_order=
 figure() { python3 -c "import json; j = json.load(open('out')); print($1)"; }  # EXPRESSION of j
@@ -123,7 +123,7 @@ check "their peaks" equal "$(figure "[d['allocated_peak']['high'] for d in j['de
 dry_run 0 --gpu="orin$one_order" --settings=none -- "$program" 4
 check "a device with the host's memory is named" has out "cuda:0 may have less: the memory is the host's, and what the system"
 
-# The same bytes, whatever ran beside.
+# The same bytes, whatever else ran.
 dry_run 0 --gpu=h100 --json -- "$program" 6 conv
 cp out first
 dry_run 0 --gpu=h100 --json -- "$program" 6 conv
@@ -136,7 +136,7 @@ PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:2048 dry_run 10 --gpu="h100:300MiB$one
 check "the caller's setting is kept" equal "$(figure "[s['setting'] for s in j['settings']]")" \
   "['expandable_segments:True', 'roundup_power2_divisions:8']"
 
-# CUDA's own pool in place of LibTorch's cache: its failures are failures.
+# CUDA's own pool instead of LibTorch's cache: its failures are failures.
 export PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync
 dry_run 10 --gpu="h100:64MiB$one_order" -- "$program" 4
 check "it does not fit in a small pool" matches out '^h100:64MiB[^ ]*: does not fit: [0-9.]+ MiB short at layer 0, forward$'

@@ -198,7 +198,7 @@ PYTHON_ENDS = [
     End("in_thread__exit", told=r"ended by _exit\(4\)"),
     End("in_thread_exception"),
     End("in_thread_SIGTERM", argument="in_thread_work", steps=("pause 0 100", "process 15")),
-    End("worker_exception", orderly=False),  # the workers and the parent end beside each other
+    End("worker_exception", orderly=False),  # the workers and the parent end at the same time
     End("worker_SIGTERM", orderly=False),
     End("worker_SIGSEGV", orderly=False),
 ]
@@ -207,7 +207,7 @@ PYTHON_ENDS = [
 # The kinds of programs
 # ------------------------------------------------------------------------------------------------
 
-# What each kind ends by, beside what only some can.
+# What each kind ends by, besides what only some can.
 MAIN = """return exit _exit quick_exit exception abort null overflow raise_SIGTERM SIGTERM SIGINT SIGUSR1 SIGRTMIN
           SIGTERM_in_malloc SIGTERM_in_tensors group_SIGINT_twice group_SIGTERM_twice exec exec_fails handler_exits
           handler_quick_exits handler__exits handler_returns handler_passes_on ignored demand_SIGTERM demand_at_work
@@ -286,7 +286,7 @@ KINDS = [
          slice=["return", "worker_exception", "worker_SIGTERM", "worker_SIGSEGV", "group_SIGINT", "demand_SIGTERM"]),
 ]
 
-# Cells that are known to fail, with the reason. Each run tells them.
+# Cells that are known to fail, with the reason. Each run lists them.
 KNOWN = {}
 
 # ------------------------------------------------------------------------------------------------

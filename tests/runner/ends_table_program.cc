@@ -164,7 +164,7 @@ void count_children() {
   handle(SIGCHLD, [](int) { ++signals_of_children; });
 }
 
-// Whatever the process has as a child, by each of the ways in which a program finds out.
+// Looks for any child of the process, by each of the ways in which a program finds out.
 void look_for_children(const char* when) {
   int status = 0;
   siginfo_t info{};
@@ -227,7 +227,7 @@ const std::map<std::string, std::function<void()>> ends = {
     {"exit_in_thread",
      [] {
        std::thread([] { std::exit(3); }).detach();
-       allocate();  // LibTorch's own objects end beside it, so no tensors
+       allocate();  // LibTorch's own objects end meanwhile, so no tensors
      }},
     {"main_thread_ends",
      [] {

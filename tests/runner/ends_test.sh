@@ -314,7 +314,7 @@ print([ctypes.CDLL(path).which_allocator() for path in sys.argv[1:] * 2])' "${pl
 check "other LibTorchs: status" equal $? 0
 check "other LibTorchs: each its own" equal "$(cat out)" "[7, 8, 7, 8]"
 
-# A child has nothing to tell of its parent.
+# A child has nothing to report of its parent.
 run -- "$program" child
 check "a child: status" equal $? 9
 check "a child: the parent's report only" once

@@ -19,7 +19,7 @@ fit() {  # STATUS ARGUMENT…: runs it, and holds it to the status
 figure() {  # EXPRESSION, in which d is the JSON and t what was tried
   python3 -c "import json; d = json.load(open('out')); t = d.get('tried'); print($1)"
 }
-runs() {  # BATCH OPTION: whether LibTorch runs it to its end, with the most that a device may take
+runs() {  # BATCH OPTION: whether LibTorch runs it to its end, with the maximum of a device
   "$memledger" run --quiet --virtual-gpu="h100:640MiB,events=late,workspaces=upper,reads=all,$2" -- \
     "$program" 4 "batch=$1" >/dev/null 2>&1
 }

@@ -66,7 +66,7 @@ measure step h100 inference
 check "without a step a program runs to its end" equal "$(figure "m['ended'], m['steps']")" "exit 0"
 check "and has its peak" equal "$(figure "m['devices'][0]['allocated_peak_bytes']")" "$(tail -1 out | cut -d' ' -f2)"
 
-# Its gradient is not known: the list is what tells.
+# Its gradient is not known: only the list shows it.
 measure exit h100 lbfgs
 check "LBFGS asks values" matches <(figure "sorted(reads)") 'fraction|branch'
 
@@ -92,7 +92,7 @@ check "truths and fractions steer" equal "$(figure "sorted((r['kind'], r['has_up
 measure exit h100 known
 check "what is known is not listed" equal "$(figure "m['unknown_reads']")" "[]"
 
-# Two runs that differ in what numbers are tell whether they matter.
+# Two runs that differ in what numbers are show whether they matter.
 for mode in item_size copied_counts item_printed; do
   measure exit h100,numbers=zero "$mode"
   zero="$(figure "m['devices'][0]['allocations'], m['devices'][0]['requested_bytes_in_all']")"

@@ -9,10 +9,9 @@ export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
 cd "$TEST_TMPDIR" || exit 1
 shown_on_failure=(err)
 
-# Fails unless the peak's named rows are what the program tells, with each gradient and state, and
-# nearly all other bytes have a layer.
-# `paths` says whether the program's paths are known, else only its types; `share` how much has a
-# name or a layer.
+# Fails unless the peak's named rows are what the program prints, with each gradient and state, and
+# nearly all other bytes have a layer. `paths` says whether the program's paths are known, else only
+# its types; `share` how much has a name or a layer.
 paths=yes share=0.99
 named_rightly() {  # DEVICE OPTIMIZER-SLOTS…
   python3 - "$paths" "$share" "$@" <<'PYTHON'
@@ -83,7 +82,7 @@ trained = sum(size for name, size in told.items() if not name.endswith(("scale",
 buffers = sum(told.values()) - trained
 parts = {part["part"]: part["bytes"] for part in cpu["last_step_parts"]}
 assert (parts["parameters"], parts["gradients"], parts["buffers"]) == (trained, trained, buffers), parts
-# Adam's two states of each parameter, and no more than a count of steps beside them.
+# Adam's two states of each parameter, and no more than a count of steps in addition.
 assert 2 * trained <= parts["optimizer state"] <= 2 * trained + 1024, parts
 assert not report["end"]["devices"] or not any(one["rows"] for one in report["end"]["devices"])
 PYTHON

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # libraries= where nobody gives it: `real` where the program finds all of NVIDIA's libraries that it
-# needs, else `stand-ins`. Programs and folders are made here; printenv tells what was chosen.
+# needs, else `stand-ins`. Programs and folders are made here; printenv shows what was chosen.
 #
 #   own_libraries_test.sh MEMLEDGER
 source tests/support/shell_test.sh

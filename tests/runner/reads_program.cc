@@ -94,7 +94,7 @@ void host_fractions(int) {
   const at::Tensor count = (random(1 << 20).cpu() > 0.4).sum();
   at::empty({count.item<int64_t>() << 13}, on_cuda(at::kByte));
 }
-// Ends for no program that is told a large number.
+// Ends for no program that reads a large number.
 void endless(int) {
   const int64_t count = at::randint(9, {200'000}, on_cuda(at::kLong)).max().item<int64_t>();
   for (int64_t i = 0; i < count; ++i) {
@@ -155,7 +155,7 @@ void batches(int) {
   for (int i = 0; i < 2000; ++i) at::nonzero(images > 0);
   gibibytes(8);
 }
-// A check for infinite numbers lies beside a number that becomes a size.
+// A check for infinite numbers lies next to a number that becomes a size.
 void beside(int) {
   const at::Tensor both = at::zeros({2}, on_cuda());
   const at::Tensor x = random(200'000);

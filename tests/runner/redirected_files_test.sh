@@ -235,7 +235,7 @@ compare_random() {  # SEED
   same "$user: real files after seed $1" "$(state_of "$home/real")" "$before"
 }
 
-# What the kernel refuses, and what is told of it.
+# What the kernel refuses, and what is reported of it.
 refused_programs() {
   rm -rf "$home/real"
   "${as[@]}" env python="$python" bash -c "$(declare -f make_files); make_files '$home/real'; mkfifo fifo other.fifo; ln -s other.fifo link.fifo"
@@ -252,7 +252,7 @@ open: FIFO $home/real/link.fifo"
   same "$user: real files" "$(state_of "$home/real")" "$before"
 }
 
-# A working folder to which no path leads is not redirected: what fails there is told.
+# A working folder to which no path leads is not redirected: what fails there is reported.
 closed_folder() {
   mkdir -p "$work/closed/open" && chmod 777 "$work/closed/open" && chmod 700 "$work/closed"
   echo text >"$work/closed/open/there" && chmod 666 "$work/closed/open/there"

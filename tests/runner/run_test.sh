@@ -318,7 +318,7 @@ check "the caller's choice for the sanitizer" equal "$(cat out)" verify_asan_lin
 ASAN_OPTIONS=detect_leaks=0 "$memledger" run -- sh -c 'echo $ASAN_OPTIONS' >out 2>err
 check "the caller's options for the sanitizer" equal "$(cat out)" detect_leaks=0:verify_asan_link_order=0
 
-# Another C library's linker, as the name tells: ours under that name.
+# Another C library's linker, as the name shows: ours under that name.
 cat >starts.c <<'END'
 #define _GNU_SOURCE
 #include <fcntl.h>

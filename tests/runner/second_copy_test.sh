@@ -102,7 +102,8 @@ check "the other version first: said" matches err '^memledger: two versions in o
 check "the other version first: watched" count out '^plugin: watched$' 1
 check "the other version first: the result" matches out '^result: 3$'
 
-# Two plugins; then with the program's own allocator between them, so that only the C symbol tells.
+# Two plugins; then with the program's own allocator between them, so that only the C symbol shows
+# it.
 "$host" ./first.so ./second.so >out 2>err
 check "plugins: status" equal $? 0
 check "plugins: watched" count out '^plugin: watched$' 2

@@ -3,9 +3,9 @@
 //   unreal_files_program known|unknown|size|_exit|small_stack [COMMAND]
 //
 // early.txt is closed before, and log.txt is open all the time. Then it reads a value that is
-// known, one that is not, or a size that only the device knows; writes model.bin, renames part.tmp
-// to part.bin and old.bin to kept.bin, and has the shell run a command. The last two end by
-// _exit(), small_stack on a thread with the smallest stack that there is.
+// known, one that is not, or a size that only the device knows. It writes model.bin, renames
+// part.tmp to part.bin and old.bin to kept.bin, and has the shell run a command. The last two end
+// by _exit(), small_stack on a thread with the smallest stack that there is.
 #include <ATen/ATen.h>
 #include <pthread.h>
 #include <unistd.h>

@@ -57,7 +57,7 @@ check "children" equal "$(names)" "log.txt model.bin part.bin copy.bin again.bin
 run --virtual-gpu=h100 -- "$program" unknown "for i in 1 2 3 4 5 6 7 8 9; do echo \$i >\$i.txt; done"
 check "many" matches ../err "^12 files were $line: .* and 7 more \(they may"
 
-# A shell has no report; what came after the program's is told when it ends.
+# A shell has no report; what came after the program's is reported when it ends.
 for shell in dash bash; do
   run --virtual-gpu=h100 -- "$shell" -c '"$0" unknown; cp model.bin after.bin; cat early.txt >late.txt; true' "$program"
   check "$shell: both lines" equal "$(names | tr '\n' ' ')" "log.txt model.bin part.bin after.bin late.txt "

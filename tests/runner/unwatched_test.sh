@@ -19,7 +19,7 @@ dry_run() {  # STATUS ARGUMENT…: runs it, and holds it to the status
 allocations="[t[end] for d in j['devices'] for t in d['terms'] if t['name'] == 'allocations' for end in ('low', 'high')]"
 figure() { python3 -c "import json; j = json.load(open('out')); print($1)"; }  # EXPRESSION of j
 
-# A program of the driver alone, and one beside a program that is watched.
+# A program of the driver alone, and one next to a program that is watched.
 cat >driver.py <<'END'
 import ctypes, os, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -73,7 +73,7 @@ def take_managed(size):
 exec(sys.argv[2])
 os._exit(0)
 END
-# Whoever hides that memory was refused has no more of it.
+# A program that hides that memory was refused has no more of it.
 dry_run 10 --gpu=h100:2GiB -- sh -c 'python3 driver.py || true'
 check "memory that is refused, and status 0" matches out '^h100:2GiB: does not fit: 1\.[0-9] GiB short$'
 check "what was asked for" has out "The first allocation that fails: the program asks for 3.0 GiB"

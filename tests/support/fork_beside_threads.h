@@ -2,9 +2,9 @@
 
 namespace memledger::testing {
 
-// For doctest::skip. GCC 12's address sanitizer leaves a child of fork the locks of its allocator
-// as another thread held them: a child was seen to wait in operator new for ever, about once in 300
-// forks beside a thread that allocates all the time.
+// For doctest::skip. With GCC 12's address sanitizer a child of fork gets the locks of its
+// allocator as another thread held them. With a thread that allocates all the time, about one child
+// in 300 waited in operator new for ever.
 #ifdef __SANITIZE_ADDRESS__
 inline constexpr bool kChildrenMayHang = true;
 #else

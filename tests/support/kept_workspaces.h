@@ -12,7 +12,7 @@ inline AsksForKeptWorkspaces asks_for_kept_workspaces() {
       dlsym(RTLD_DEFAULT, "_ZN2at4cuda33isCUDABlasWorkspaceCachingEnabledEv"));
 }
 
-// Tells whether LibTorch keeps cuBLAS's workspaces between operations. From 2.15 on it gives each
+// Returns whether LibTorch keeps cuBLAS's workspaces between operations. From 2.15 on it gives each
 // back with its operation, unless TORCH_CUBLAS_WORKSPACE_CACHE=1 is set.
 inline bool keeps_workspaces() {
   const AsksForKeptWorkspaces asked = asks_for_kept_workspaces();

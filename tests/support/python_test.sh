@@ -4,7 +4,7 @@
 #
 # Sets `python` to a Python that imports the torch of this LibTorch:
 # - what MEMLEDGER_TEST_PYTHON names (--test_env=MEMLEDGER_TEST_PYTHON=/venv/bin/python),
-# - or a virtual environment of python3.11 with the torch that bazelw has laid beside LibTorch,
+# - or a virtual environment of python3.11 with the torch that bazelw has put next to LibTorch,
 # - or one of python3, if LIBTORCH is an installed package.
 # Where there is none, ends the test as skipped. A torch that is there has to work.
 find_python() {  # LIBTORCH_LIB VERSION COMMAND…

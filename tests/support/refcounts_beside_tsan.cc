@@ -26,7 +26,7 @@ __attribute__((no_sanitize_thread)) void allocated(const volatile void* block, s
   __tsan_release(const_cast<void*>(block));
 }
 
-// Whoever has let go of a tensor has done so before something of a tensor is freed; and before
+// Each release of a tensor happens before any part of a tensor is freed, and before the object
 // itself is, whose count follows the pointer to its virtual functions.
 __attribute__((no_sanitize_thread)) void freed(const volatile void* block) {
   __tsan_acquire(const_cast<void*>(block));

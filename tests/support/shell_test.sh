@@ -5,7 +5,7 @@
 #   check "the report" has err "nothing unexplained"
 #   finish
 #
-# A test goes on after a failure, so that one run tells all of them. One that does not come to
+# A test goes on after a failure, so that one run shows all of them. One that does not come to
 # finish has failed.
 set -uo pipefail
 

@@ -204,7 +204,7 @@ TEST_CASE("a file that the user named is replaced whole, and keeps its mode") {
   CHECK(read_file(folder / "new.txt") == "two");
   CHECK(fs::status(folder / "new.txt").permissions() ==
         (fs::perms::owner_read | fs::perms::owner_write));
-  // Who had it open goes on with the old one.
+  // A reader that had it open goes on with the old one.
   CHECK((std::ostringstream() << reader.rdbuf()).str() == "one");
   CHECK(names_in(folder) == Names{"new.txt"});
 }

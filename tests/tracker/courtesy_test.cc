@@ -73,7 +73,7 @@ struct NetImpl : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& input) {
     const at::Tensor hidden = torch::dropout(torch::relu(norm(first(input))), 0.5, is_training());
-    // The first layer's weight once more: tied, through a view.
+    // The first layer's weight again: tied, through a view.
     return second(hidden) + hidden.matmul(first->weight);
   }
   torch::nn::Linear first{nullptr}, second{nullptr};

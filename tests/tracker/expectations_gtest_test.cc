@@ -1,6 +1,6 @@
 // The verdicts and expectations under googletest's macros. googletest is not among the project's
-// packages, so what these macros do with a value is written here as googletest 1.12 does it
-// (gtest-assertion-result.h, gtest-internal.h, gtest-message.h).
+// packages. So these macros are written here as in googletest 1.12 (gtest-assertion-result.h,
+// gtest-internal.h, gtest-message.h).
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <ATen/ATen.h>
 

@@ -167,7 +167,7 @@ TEST_CASE("what is healthy is never said to grow") {
   const auto healthy = [](auto bytes) { return steps_said_to_grow(1500, bytes) == 0; };
   CHECK(healthy([](int64_t) { return 0; }));
   CHECK(healthy([](int64_t) { return 700 * kMib; }));
-  // Whatever happens in the warm-up.
+  // Growth in the warm-up does not count.
   CHECK(healthy([](int64_t step) { return std::min<int64_t>(step, 5) * 100 * kMib; }));
   // One jump; a staircase of four.
   CHECK(healthy([](int64_t step) { return step < 300 ? 0 : kMib; }));

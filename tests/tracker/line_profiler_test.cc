@@ -43,8 +43,7 @@ using memledger::LineTable;
 static std::atomic<bool> lingering{false};
 
 // In the place of glibc's, which a fork finds rarely in use: while `lingering` is set it takes
-// longer. Not beside the address sanitizer, which calls it before anything of the program's can
-// run.
+// longer. Not with the address sanitizer, which calls it before anything of the program's can run.
 #ifndef __SANITIZE_ADDRESS__
 namespace {
 

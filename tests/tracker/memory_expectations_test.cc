@@ -31,7 +31,7 @@ std::vector<ExpectationFailure> failures;
 
 void collect(const ExpectationFailure& failure) { failures.push_back(failure); }
 
-// In place of doctest's handler: what would have failed is looked at.
+// Instead of doctest's handler: what would have failed is looked at.
 class Collecting {
  public:
   Collecting() : before_(set_failure_handler(&collect)) { failures.clear(); }
@@ -291,7 +291,7 @@ TEST_CASE("nothing is told while an exception leaves the scope, and no handler's
     leaked.push_back(at::zeros({4}));
   }
   set_failure_handler(&collect);
-  // In a destructor that runs because of an exception, a scope that is left as usual still tells.
+  // In a destructor that runs because of an exception, a scope that is left as usual still reports.
   struct Cleanup {
     std::vector<at::Tensor>& kept;
     ~Cleanup() {

@@ -369,7 +369,7 @@ TEST_CASE("the prototype layer in a Transformer's options is no optimizer's stat
   CHECK(profiler.last().optimizer_state.empty());
   CHECK(profiler.last().other_bytes == bytes);
   CHECK(all_of() == profiler.last().current_bytes);
-  // Gradients of the prototype have no weight beside which they would stand.
+  // Gradients of the prototype have no weight next to which they would stand.
   for (const at::Tensor& parameter : prototype->parameters())
     parameter.mutable_grad() = torch::zeros_like(parameter);
   profiler.record_stats();

@@ -336,7 +336,7 @@ TEST_CASE(
     "a callable's parameters are the leaves that its operators consumed: each once, and none of "
     "them kept for backward") {
   nn::Linear one(4, 8), two(8, 8);
-  two->bias.set_requires_grad(false);  // frozen: nobody can tell it from a constant
+  two->bias.set_requires_grad(false);  // frozen: nothing distinguishes it from a constant
   const at::Tensor input = torch::ones({2, 4}).set_requires_grad(true);
   const auto forward = [&](const at::Tensor& x) { return two(two(one(x).relu())).exp(); };
   const ModelSize size = modelsize(forward, input);

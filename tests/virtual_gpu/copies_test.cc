@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-// Copies and fills of the driver, and those of variables, are work on a stream as those of the
-// runtime are: on a device that lags behind (events=late) the host waits for what it reads, a
-// capture makes them nodes or ends. The answers are linked in.
+// Copies and fills of the driver, and those of variables, are work on a stream, as those of the
+// runtime are. On a device that lags behind (events=late) the host waits for what it reads. A
+// capture makes them nodes, or ends. The answers are linked in.
 
 extern "C" {
 void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int);

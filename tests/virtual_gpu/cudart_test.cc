@@ -200,7 +200,7 @@ TEST_CASE("copies") {
   CHECK(cudaMemcpy(back.data(), again + 7, 5, cudaMemcpyDeviceToHost) == cudaSuccess);
   CHECK(std::string(back.data(), 5) == std::string(5, '\0'));
 
-  // Who knows that an address has a new owner can say so.
+  // A caller that knows that an address has a new owner can say so.
   CHECK(cudaMemcpy(again, "old", 3, cudaMemcpyHostToDevice) == cudaSuccess);
   memledger_virtual_gpu_forget(again, 2);
   CHECK(cudaMemcpy(back.data(), again, 3, cudaMemcpyDeviceToHost) == cudaSuccess);

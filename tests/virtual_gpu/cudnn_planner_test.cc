@@ -235,7 +235,7 @@ TEST_CASE("what is no file of this user's alone is not read from the cache") {
     REQUIRE(unlink(folder.c_str()) == 0);
     REQUIRE(rename(aside.c_str(), folder.c_str()) == 0);
   }
-  // cuDNN is asked then, and what could be mended is.
+  // cuDNN is asked then, and what can be repaired is.
   CHECK(ask_after("/ours", nothing) == 0);
   CHECK(is_cached("/ours") == 1);
   unlink(file.c_str());
@@ -300,7 +300,7 @@ TEST_CASE("a program that closes all descriptors keeps those that it opens then"
           if (!ask(11).has_value()) return 1;
           const std::vector<int> files = take_all_numbers();
           if (files.empty()) return 2;
-          // Asked anew, over a connection of its own.
+          // Asked again, over a connection of its own.
           if (!ask(12).has_value()) return 3;
           char byte = 0;
           for (const int file : files) {
@@ -399,7 +399,7 @@ TEST_CASE("without a cuDNN that can be asked there is no answer") {
   CHECK(answers(nullptr, "90800") == 1);
 }
 
-// A wheel's folder tells its version. The machine may have a cuDNN, but of no such release.
+// A wheel's folder shows its version. The machine may have a cuDNN, but of no such release.
 TEST_CASE("the cuDNN of a Python environment is asked if it is of the release that is told") {
   const auto asks_wheel = [](const std::string& wheel, const char* told) {
     return in_child([&] {

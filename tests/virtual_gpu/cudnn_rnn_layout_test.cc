@@ -1,4 +1,4 @@
-// Where cuDNN lays the weights of recurrent networks, and what it needs beside them. The figures
+// Where cuDNN lays the weights of recurrent networks, and what it needs besides them. The figures
 // are those of cuDNN 9.19.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "virtual_gpu/rnn_layout.h"

@@ -334,7 +334,7 @@ TEST_CASE(
   CHECK(cudnnDestroy(handle) == 0);
 }
 
-// LibTorch, told to benchmark, runs each plan twice, the second time between two events.
+// LibTorch, if set to benchmark, runs each plan twice, the second time between two events.
 TEST_CASE("plans that are all tried take longer the later they were named, and no longer then") {
   Graph g;
   void *handle = nullptr, *before = nullptr, *after = nullptr;
@@ -495,7 +495,7 @@ TEST_CASE("cuFFT, cuSOLVER, cuSPARSE: sizes are given") {
   CHECK(static_cast<uint64_t>(elements) == lu_work(10, 30).least);
   CHECK(cusolverDnSsyevd_bufferSize(solver, 1, 0, 10, nullptr, 10, nullptr, &elements) == 0);
   CHECK(static_cast<uint64_t>(elements) == eigen_work(10).least);
-  // More elements than the older interface can tell.
+  // More elements than the older interface can report.
   CHECK(cusolverDnSsyevd_bufferSize(solver, 1, 0, 30000, nullptr, 1, nullptr, &elements) != 0);
   size_t host_bytes = 7;
   CHECK(cusolverDnXgeqrf_bufferSize(solver, nullptr, 5, 10, 1, nullptr, 5, 1, nullptr, 1, &bytes,
@@ -660,7 +660,7 @@ TEST_CASE("NCCL: communicators take memory of the device and give it back") {
   CHECK(ncclCommAbort(second) == 0);
   CHECK(taken() == 0);
 
-  // Two ranks have no tree beside the ring; one has nobody to connect to, but more channels.
+  // Two ranks have no tree besides the ring; one has nobody to connect to, but more channels.
   REQUIRE(ncclCommInitRank(&world, 2, id, 0) == 0);
   CHECK(taken() == 256 + 24 * 12);
   CHECK(ncclCommDestroy(world) == 0);

@@ -6,7 +6,7 @@ source tests/support/shell_test.sh
 memledger="$PWD/$1" libtorch_lib="$2" program="$PWD/tests/virtual_gpu/nvcc_program.cu"
 cd "$TEST_TMPDIR" || exit 1
 
-# The toolkit's, or that of NVIDIA's wheels beside LibTorch.
+# The toolkit's, or that of NVIDIA's wheels next to LibTorch.
 nvcc=""
 for candidate in "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" "$(command -v nvcc)" "$libtorch_lib"/../../nvidia/*/bin/nvcc; do
   [[ -x "$candidate" ]] && nvcc="$candidate" && break

@@ -20,7 +20,7 @@
 
 #include "virtual_gpu/shared_devices.h"
 
-// Processes that share devices. Each is this program, started anew, which does what the test asks
+// Processes that share devices. Each is this program, started again, which does what the test asks
 // over a pipe and answers with a line.
 namespace {
 
@@ -52,7 +52,7 @@ T from_hex(const std::string& text) {
   return value;
 }
 
-// What NVML tells, as NVIDIA's header has it.
+// What NVML reports, as NVIDIA's header has it.
 struct NvmlProcess {
   unsigned id;
   unsigned long long used_memory;
@@ -375,7 +375,7 @@ TEST_CASE("a process that was killed gives back what it held") {
   one.kill_now();
   one.end();
   CHECK(has_file(name));
-  // Whoever comes next, under whatever name, tidies up.
+  // The next process tidies up, under whatever name.
   {
     Process next("a100:256MiB,share=" + name + ".next");
     CHECK(next.ask_number("free_bytes") == 256 * kMiB);

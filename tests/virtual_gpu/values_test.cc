@@ -674,7 +674,7 @@ TEST_CASE("what other processes may write is not known" * doctest::skip()) {
   REQUIRE(is_known_as(x, host({7, 7, 7})));
   REQUIRE((cuda_function<Export>("cudaIpcGetMemHandle")(&handle, block) == 0));
   CHECK_FALSE(is_known(x));
-  // Whatever is written here, the other may write later.
+  // The other may write later than this one.
   x.fill_(8);
   CHECK_FALSE(is_known(x));
   CHECK_FALSE(is_known(x.slice(0, 1)));

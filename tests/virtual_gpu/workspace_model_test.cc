@@ -1,5 +1,5 @@
 // The model of workspaces. Figures marked "cuDNN" are its own answers: 9.19 was asked without a
-// device, as docs/virtual_gpu_workspaces.md tells, so they hold the model to something that is not
+// device, as docs/virtual_gpu_workspaces.md says, so they hold the model to something that is not
 // itself.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "virtual_gpu/workspace_model.h"
@@ -310,7 +310,7 @@ TEST_CASE("what was asked for is reported by name, the largest of each") {
   CHECK(rows[0].asked == 3);
   CHECK(rows[0].used == 1);
   CHECK(std::string(rows[1].name) == "cuDNN CTC loss");
-  // Room for fewer: the number tells how many there are.
+  // Room for fewer: the number says how many there are.
   rows[1].name = nullptr;
   CHECK(memledger_virtual_gpu_workspaces(rows.data(), 1) == 2);
   CHECK(rows[1].name == nullptr);

@@ -160,7 +160,7 @@ class ProgressReporter {
   bool printed_ = false;
 };
 
-// Keeps copies from being told as reads of the program's, where a virtual GPU tells of them
+// Keeps a virtual GPU from reporting these copies as reads of the program's
 // (virtual_gpu/values/size_reads.h).
 class OwnCopies {
  public:

@@ -24,7 +24,7 @@ namespace memledger {
 namespace {
 
 constexpr size_t kMostRowsInText = 20;
-// Share of a sum's slope that, once rows below it have told of it, makes a row of its own needless.
+// Share of a sum's slope that, once rows below it have shown it, makes a row of its own needless.
 constexpr double kExplained = 0.5;
 
 // A node of the tree device ← operator ← group ← stack. Sums include all nodes below.

@@ -276,7 +276,7 @@ struct MemoryProfiler::Impl {
     }
   }
 
-  // Drops what happened since the last iteration, and reads the module's layers anew.
+  // Drops what happened since the last iteration, and reads the module's layers again.
   void begin_epoch() {
     IterationStats dropped;
     measure(dropped);

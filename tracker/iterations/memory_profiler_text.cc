@@ -26,12 +26,13 @@ std::string line(const std::string& name, std::optional<int64_t> bytes) {
   return name + std::string(used < kWidth ? kWidth - used : 1, '.') + figure + "\n";
 }
 
-// What the registry has told, or nothing where it was off.
+// The registry's figures, or nothing where it was off.
 std::optional<int64_t> tracked(const IterationStats& stats, int64_t bytes) {
   return stats.tracking_is_off ? std::nullopt : std::optional<int64_t>(bytes);
 }
 
-// What the device's caching allocator has told; the CPU has none, so the registry has.
+// The figures of the device's caching allocator. The CPU has none, so they are the registry's
+// there.
 std::optional<int64_t> cached(const IterationStats& stats, int64_t bytes) {
   return stats.device.is_cpu() ? tracked(stats, bytes) : bytes;
 }

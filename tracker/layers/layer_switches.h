@@ -28,7 +28,7 @@ class LayerSwitches {
   LayerSwitches& operator=(const LayerSwitches&) = delete;
 
   const ModuleTree& tree() const { return *tree_; }
-  // Reads parameters and children anew, or that the module has ended. Forgets where threads were.
+  // Reads parameters and children again, or that the module has ended. Forgets where threads were.
   void read_module();
 
   // Returns the layer that a thread (StorageInfo::thread) was in at a time; nothing: in none.

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tells when the children of Sequentials begin and end: while it lives, stand-ins take the
+// Observes when the children of Sequentials begin and end: while it lives, stand-ins take the
 // children's places for forward() only. The registered modules, their names and parameters stay as
 // they are. A forward() that asks a Sequential for a child by type (`at<T>(i)`, `ptr<T>(i)`)
 // meanwhile gets c10::Error.

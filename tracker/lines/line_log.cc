@@ -24,7 +24,7 @@
 namespace memledger {
 namespace {
 
-// The most functions that are kept for each stack as having run in place of another. Without the
+// The most functions that are kept for each stack as having run instead of another. Without the
 // limit memory would grow with the number of pairs of stacks.
 constexpr size_t kMostInstead = 8;
 
@@ -180,7 +180,7 @@ Reading read_unordered(c10::Device device) {
   return reading;
 }
 
-// Makes the log ignore frames from before, which would tell it wrongly where functions began.
+// Makes the log ignore frames from before, which would give wrong beginnings of functions.
 void begin_anew(Shared& s, LineLog& log) { log.begun = ++s.generation; }
 
 void forget_all(Shared& s, LineLog& log) {

@@ -70,7 +70,7 @@ struct LineLog {
   std::map<std::vector<PythonCall>, LineStack> python;  // by the calls that ran, outermost first
   std::unordered_map<uint64_t, BornAt> alive;           // by storage
   std::vector<c10::Device> targets;                     // devices that the figures are of
-  uint64_t begun = 0;  // generation at its start: frames from before tell it nothing
+  uint64_t begun = 0;  // generation at its start: frames from before do not count
   int on = 0;          // calls of start() without stop()
   ShownFunctions shown;
 };

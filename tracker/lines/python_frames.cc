@@ -111,7 +111,7 @@ std::atomic<bool> is_stopped{false};
 
 struct KnownCode {
   uint32_t function = PythonFunctions::kNone;
-  uint32_t looked_among = 0;  // functions, of which more may be told
+  uint32_t looked_among = 0;  // functions, to which more may be added
 };
 
 // Guarded by Python's lock. Objects are kept for ever: names, and codes so that no other comes to

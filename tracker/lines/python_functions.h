@@ -1,6 +1,6 @@
 #pragma once
 
-// The functions of the Python program in this process that a line profile may show: told by
+// The functions of the Python program in this process that a line profile may show: registered by
 // LineProfiler::add_python_function(), and by `memledger run -f` (runner/inside/python_lines.h).
 // Their lines are read by python_frames.h. This part needs no Python and no LibTorch.
 

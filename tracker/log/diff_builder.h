@@ -17,7 +17,7 @@
 // Makes a SnapshotDiff of the registry's changes and of what the program registered.
 namespace memledger {
 
-// What the registered modules, optimizers and tensors tell about a storage.
+// What the registered modules, optimizers and tensors say about a storage.
 struct StorageName {
   Role role = Role::kTensor;
   std::string name;

@@ -80,7 +80,7 @@ const std::map<std::string, int64_t, std::less<>>& element_sizes() {
   return *sizes;
 }
 
-// Returns the bytes of a tensor of that size and dtype, if they tell.
+// Returns the bytes of a tensor of that size and dtype, if these are known.
 std::optional<int64_t> bytes_of(absl::string_view size, absl::string_view dtype) {
   if (!absl::ConsumePrefix(&dtype, "torch.")) return std::nullopt;
   const auto element = element_sizes().find(to_string(dtype));

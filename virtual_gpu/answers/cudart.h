@@ -11,7 +11,7 @@
 // both have one.
 namespace memledger::virtual_gpu {
 
-// Every function of the runtime returns through this: cudaGetLastError tells the thread's last
+// Every function of the runtime returns through this: cudaGetLastError returns the thread's last
 // failure.
 cudaError_t result(cudaError_t error);
 
@@ -30,10 +30,10 @@ class KeepLastError {
 // Makes the context of the thread's device, or says why there is none.
 cudaError_t ready();
 
-// Whether CUDA still answers. A real one refuses every call past the exit handlers that were
-// registered after its first context (error 4), and in a copy (fork, clone) of a process that had
-// made one (error 3, measured with driver 580.159.04). Here only those calls refuse, and only past
-// the exit handlers, by which a program asks what the device is and has.
+// Whether CUDA still answers. A real runtime refuses every call after the exit handlers that were
+// registered after its first context (error 4). It also refuses in a copy (fork, clone) of a
+// process that had a context (error 3, measured with driver 580.159.04). Here only those calls
+// refuse, and only past the exit handlers, by which a program asks what the device is and has.
 cudaError_t answerable();
 
 // The driver's number for the attribute is the runtime's.
@@ -77,7 +77,7 @@ cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes);
 // For a kernel of which nothing is known.
 inline constexpr int kAssumedRegisters = 32;
 int active_blocks(int block_size, size_t shared_bytes, int registers = kAssumedRegisters);
-// The most threads of a block, of so many registers each.
+// Returns the maximum number of threads in a block if each has this many registers.
 int threads_within(int registers);
 
 // nullptr, and the two handles of CUDA's default streams, are streams, too.
@@ -90,9 +90,9 @@ std::optional<unsigned> event_flags(cudaEvent_t event);
 Streams& streams();
 cudaError_t stream_result(StreamError error);
 
-// Tells those who follow values of work that was submitted.
+// Reports submitted work to the part that follows values.
 void tell_of_work(const Streams::Submission& submission, const KernelLaunch& launch = {});
-// While the nodes of a graph are done, each is told of in its turn.
+// While the nodes of a graph are done, each is reported in its turn.
 bool launches_graph();
 
 // Does `work`, which returns a cudaError_t, on a stream: now, after the host functions before it,

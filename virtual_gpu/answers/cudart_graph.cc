@@ -42,7 +42,7 @@ struct Condition {
   bool is_set;  // at each launch; else a kernel has to
 };
 
-// What the program owns beside graphs; a fork waits for its lock. Never destroyed.
+// What the program owns besides graphs; a fork waits for its lock. Never destroyed.
 struct Owned {
   std::mutex mutex;
   std::unordered_map<const void*, std::shared_ptr<Executable>> executables;
@@ -246,7 +246,7 @@ void tell_of_step(const Step& step) {
     case NodeKind::kEmpty:
     case NodeKind::kEventRecord:
     case NodeKind::kEventWait:
-    case NodeKind::kGraph:  // its own steps have told
+    case NodeKind::kGraph:  // its own steps have reported it
       break;
     default:
       known_values().launched(streams().has_queued() ? nullptr : step.known_work.get());

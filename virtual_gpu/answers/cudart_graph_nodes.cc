@@ -31,7 +31,7 @@ memledger_virtual_gpu_work work_of(const cudaKernelNodeParams& parameters) {
   memledger_virtual_gpu_work work = {};
   work.kernel = parameters.func;
   work.arguments = parameters.kernelParams;
-  // Pairs of a word that tells what comes, and it; the words of the driver's cuLaunchKernel().
+  // Pairs of a key and a value; the words of the driver's cuLaunchKernel().
   void* const kEnd = nullptr;
   const auto kPointer = reinterpret_cast<void*>(1), kSize = reinterpret_cast<void*>(2);
   for (void** extra = parameters.extra; extra != nullptr && extra[0] != kEnd; extra += 2) {

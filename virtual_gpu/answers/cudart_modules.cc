@@ -25,9 +25,9 @@ struct Variable {
   size_t bytes;
 };
 
-// One file's device code: a module. Libraries (CUB) choose among architectures they were compiled
-// for by what a kernel says of itself, and fail where that is another: on a device of 8.9 code for
-// 8.6 runs and says 8.6.
+// One file's device code: a module. Libraries such as CUB choose among the architectures that they
+// were compiled for by the attributes of a kernel, and fail if these name another one. On a device
+// of 8.9, code for 8.6 runs and its attributes say 8.6.
 struct Module {
   const void* description = nullptr;
   std::map<int, DeviceCode> code;  // by the capability of a device, read when first asked for

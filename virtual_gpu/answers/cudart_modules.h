@@ -27,7 +27,7 @@ KernelFacts facts_of_kernel(const void* stub);
 // The size of a variable, by its stand-in; nothing where it is none.
 std::optional<size_t> variable_bytes(const void* symbol);
 
-// All code has to be loaded anew, as after a reset.
+// All code has to be loaded again, as after a reset.
 void forget_loaded_kernels();
 
 }  // namespace memledger::virtual_gpu

@@ -49,7 +49,7 @@ Event* find_event(cudaEvent_t event) {
   return found == h.events.end() ? nullptr : found->second.get();
 }
 
-// Beside the host's time, what add_device_time() added.
+// The time that add_device_time() added to the host's.
 std::atomic<int64_t> added_time{0};
 
 int64_t now() { return added_time.load(std::memory_order_relaxed) + Streams::steady_nanoseconds(); }

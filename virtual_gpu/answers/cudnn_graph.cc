@@ -1,6 +1,6 @@
-// cuDNN: the graph interface. A descriptor keeps what is set and gives it back; what cuDNN would
-// compute itself is computed when a descriptor is finalized: which engines there are for an
-// operation graph, their notes, and the workspace of a plan.
+// cuDNN: the graph interface. A descriptor keeps what is set and gives it back. Finalizing one
+// computes what cuDNN would compute itself: the engines for an operation graph, their notes, and
+// the workspace of a plan.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -578,7 +578,7 @@ MEMLEDGER_ANSWER int cudnnBackendExecute(Handle* handle, const Descriptor* plan,
     return fail(kNotFinalized, "memledger virtual GPU: the execution plan is not finalized");
   note_workspace_used(plan->node->kind);
   note_library_work();
-  // LibTorch, told to benchmark, runs every plan twice and keeps the fastest by the time between
+  // LibTorch, if set to benchmark, runs every plan twice and keeps the fastest by the time between
   // two events. The host's time would make it a matter of luck.
   constexpr int kRunsOfBenchmark = 2;
   constexpr int64_t kNanosecondsPerRank = 1000000000;

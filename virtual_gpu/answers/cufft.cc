@@ -18,7 +18,7 @@ constexpr int kInvalidPlan = 1;
 constexpr int kAllocFailed = 2;
 constexpr int kInvalidValue = 4;
 
-// What the first plan loads beside the context: 136 MiB on an H200.
+// What the first plan loads in addition to the context: 136 MiB on an H200.
 constexpr size_t kCodeBytes = size_t{136} << 20;
 std::array<char, 8> code_holders;
 

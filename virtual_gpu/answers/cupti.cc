@@ -1,4 +1,4 @@
-// CUPTI, NVIDIA's tracing library: it can be asked for everything and has nothing to tell, as no
+// CUPTI, NVIDIA's tracing library: it can be asked for everything and has nothing to report, as no
 // kernel runs.
 #include <cuda_runtime_api.h>
 

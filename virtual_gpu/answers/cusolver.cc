@@ -71,7 +71,7 @@ int give_bytes(const WorkSize& size, int cuda_data_type, size_t* device, size_t*
 
 int make(Solver** out) { return make_object(out, kInvalidValue, kAllocFailed); }
 
-// What its first handle loads beside the context: 96 MiB on an H200.
+// What its first handle loads in addition to the context: 96 MiB on an H200.
 constexpr size_t kCodeBytes = size_t{96} << 20;
 std::array<char, 8> code_holders;
 

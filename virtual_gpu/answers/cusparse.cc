@@ -1,6 +1,7 @@
-// cuSPARSE: matrices are described, products do nothing. Of a product of sparse matrices only
-// the device knows how many entries it has: as many as `reads=` says of the most, and where that is
-// all of them, outside the high end of a dry run, as many as entries that lie anywhere alike make.
+// cuSPARSE: matrices are described, products do nothing. Only the device knows how many entries a
+// product of sparse matrices has. It is assumed to be the share `reads=` of the maximum. If that
+// share is 1, it is the number that evenly spread entries give, except at the high end of a dry
+// run, which takes the maximum.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -54,7 +55,7 @@ int64_t bytes_of(int cuda_data_type) {
   }
 }
 
-// The products of entries that a product of sparse matrices has, which only their indices tell.
+// The products of entries in a product of sparse matrices. Their number depends on the indices.
 struct Products {
   double count = 0;
   int64_t entries = 0;  // of the result
@@ -169,7 +170,7 @@ MEMLEDGER_ANSWER int cusparseCreateCsr(Sparse** out, int64_t rows, int64_t colum
 }
 MEMLEDGER_ANSWER int cusparseCreateBsr(Sparse** out, int64_t block_rows, int64_t block_columns,
                                        int64_t blocks, int64_t rows, int64_t columns) {
-  constexpr int kLargest = 5;  // as nothing tells the type here
+  constexpr int kLargest = 5;  // as nothing gives the type here
   return make_matrix(out, block_rows * rows, block_columns * columns, blocks * rows * columns,
                      kLargest);
 }

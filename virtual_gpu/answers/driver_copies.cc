@@ -130,7 +130,7 @@ MEMLEDGER_ANSWER CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr sou
   return copy_async(pointer_of(destination), pointer_of(source), bytes, cudaMemcpyDefault, stream);
 }
 
-// Addresses of all devices are apart, so the contexts tell nothing more.
+// Addresses of all devices are apart, so the contexts add nothing.
 MEMLEDGER_ANSWER CUresult cuMemcpyPeer(CUdeviceptr destination, CUcontext, CUdeviceptr source,
                                        CUcontext, size_t bytes) {
   return copy(pointer_of(destination), pointer_of(source), bytes, cudaMemcpyDefault);

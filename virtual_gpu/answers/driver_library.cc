@@ -228,7 +228,7 @@ CUresult find_kernel(Kernel** kernel, const void* handle, const char* name) {
   return CUDA_SUCCESS;
 }
 
-// For a variable whose size nobody tells. The runtime, which knows it, does not ask for it.
+// For a variable whose size is not known. The runtime, which knows it, does not ask for it.
 constexpr size_t kUnknownVariable = size_t{256} << 10;
 
 CUresult find_variable(CUdeviceptr* address, size_t* bytes, const void* handle, const char* name,
@@ -307,7 +307,7 @@ CUresult facts_of(const void* function, int device, Facts* facts) {
   return CUDA_SUCCESS;
 }
 
-// The arguments in one piece, as `extra` has them: pairs of a word that tells what comes, and it.
+// The arguments in one piece, as `extra` has them: pairs of a key and a value.
 void take_extra(void* const* extra, KernelLaunch& launch) {
   for (; extra != nullptr && extra[0] != CU_LAUNCH_PARAM_END; extra += 2) {
     if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) {

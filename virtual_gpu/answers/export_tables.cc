@@ -112,7 +112,7 @@ constexpr Uuid kContextStorage = {0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11
 // This one does not begin with its size.
 const Slot context_storage[4] = {slot(put), slot(remove), slot(get), slot(unknown_function)};
 
-// What the runtime asks of the driver beside the functions of cuda.h.
+// What the runtime asks of the driver besides the functions of cuda.h.
 
 CUresult load_wrapped(CUmodule* module, const void* code) { return cuModuleLoadData(module, code); }
 CUresult load_with_options(CUmodule* module, const void* code, void*, void*, unsigned) {

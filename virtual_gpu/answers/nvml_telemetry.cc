@@ -1,4 +1,4 @@
-// NVML: what devices say of themselves beside their memory. Nothing moves here, so these are the
+// NVML: what devices say of themselves besides their memory. Nothing moves here, so these are the
 // constant figures of an idle device: those of an H200 with driver 580.159.04 where they do not
 // depend on the device.
 #include <cstdio>

@@ -1,5 +1,5 @@
-// NVSHMEM: memory that kernels of several devices share. There is none here, and LibTorch is told
-// so when it asks.
+// NVSHMEM: memory that kernels of several devices share. There is none here, and LibTorch gets that
+// answer when it asks.
 #include <cstddef>
 
 #include "virtual_gpu/answer_macros.h"

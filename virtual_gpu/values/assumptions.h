@@ -21,7 +21,7 @@ enum class Assumed : uint8_t {
   kMillion,  // for programs that take no huge one
 };
 
-// What `memledger dry-run` told this process in kAssumptionsVariable. Read once; thread-safe.
+// What `memledger dry-run` passed to this process in kAssumptionsVariable. Read once; thread-safe.
 class Assumptions {
  public:
   static const Assumptions& get();

@@ -154,7 +154,7 @@ bool has_noted(const c10::IValue& value) {
   return !list.empty() && noted(list.get(0)).has_value();
 }
 
-// One element in place of all, and whether it is more than a guess.
+// One element instead of all, and whether it is more than a guess.
 struct Element {
   at::Tensor tensor;
   bool is_known = false;

@@ -14,7 +14,7 @@ struct ProgramLine {
 // Takes the GIL for a moment where the thread has Python's frames. Never throws.
 ProgramLine take_program_line() noexcept;
 
-// Returns a text that tells the line from others of the program, and is the same in each run of it:
+// Returns a text that identifies the line within the program, and is the same in each run of it:
 // the line itself where Python runs, else an offset in a library. Takes some microseconds the first
 // time for each stack. Throws std::bad_alloc.
 std::string key_of(const ProgramLine& line);

@@ -45,8 +45,8 @@ struct DrawnBy {
   unsigned threads = 0;
 };
 
-// The count of numbers of each thread by which the operator moves its generator, for so many
-// elements; nothing where the kernel is not the one that is known.
+// Returns by how many numbers of each thread the operator moves its generator, for this many
+// elements; nothing if the kernel is not the known one.
 std::optional<uint64_t> numbers_taken(Distribution distribution, int64_t elements,
                                       const DrawnBy& launch);
 

@@ -68,7 +68,7 @@ ReadPlan nonzero(Inputs inputs, const ReadContext& context) {
   return plan;
 }
 
-// _unique(self, …), _unique2(self, …). Of bools the number of true ones is read.
+// _unique(self, …), _unique2(self, …). For bools the number of true ones is read.
 ReadPlan unique(Inputs inputs, const ReadContext& context) {
   if (inputs.empty() || !is_on_cuda(inputs[0])) return {};
   const at::Tensor& self = inputs[0].toTensor();
@@ -95,7 +95,7 @@ ReadPlan unique(Inputs inputs, const ReadContext& context) {
   return plan_of_size(context.assumed_different(context.max_distinct(self)), Source::kAssumed);
 }
 
-// How many rows differ at most that are made of so many different values.
+// Returns the maximum number of different rows that can be made of `distinct` values.
 uint64_t max_different_rows(uint64_t rows, uint64_t elements_of_row, uint64_t distinct) {
   if (distinct <= 1) return std::min<uint64_t>(rows, 1);
   uint64_t count = 1;

@@ -12,7 +12,7 @@ namespace memledger::virtual_gpu {
 
 // What an operator reads back from the device while it runs.
 struct ReadPlan {
-  // A copy of exactly so many bytes gets the value, in whole parts of at most `part_bytes`.
+  // A copy of exactly this many bytes gets the value, in whole parts of at most `part_bytes`.
   struct Read {
     uint32_t bytes = 0;
     uint32_t part_bytes = 0;
@@ -25,7 +25,7 @@ struct ReadPlan {
   std::array<Read, 3> reads;
   uint32_t count = 0;
   Source source = Source::kKnown;
-  // How many true elements the masks inside must have, as the shapes beside them say; assumed
+  // How many true elements the masks inside must have, as the shapes next to them say; assumed
   // where several masks have to agree.
   std::optional<uint64_t> mask_count;
   bool mask_count_is_assumed = false;

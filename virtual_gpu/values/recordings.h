@@ -17,7 +17,7 @@
 
 namespace memledger::virtual_gpu {
 
-// A place whose storage is told from later ones at the same address. Keeps it not alive.
+// A place whose storage is distinguished from later ones at the same address. Keeps it not alive.
 class OwnedPlace {
  public:
   explicit OwnedPlace(Place place);

@@ -48,7 +48,8 @@ class Shadows {
  public:
   static Shadows& get();
 
-  // Storages of up to so many bytes; of floating point up to kMostFloats.
+  // Sets the maximum bytes of a storage that is held; floating point has the limit kMostFloats as
+  // well.
   void set_limit(size_t most_bytes) { most_bytes_ = most_bytes; }
   bool may_hold(const Place& place) const;
 

@@ -299,7 +299,7 @@ class LoopWatch {
     return *watch;
   }
 
-  // Whether a read with this value can matter. Telling which line it is takes some microseconds.
+  // Whether a read with this value can matter. Finding its line takes some microseconds.
   bool wants(uint64_t value) const {
     return is_on_ && (value > kMinLoop || has_driver_.load(std::memory_order_relaxed));
   }
@@ -381,7 +381,7 @@ struct UnknownCopy {
   void* destination;
   uintptr_t source;
   size_t bytes;
-  // Where no operator tells what is copied, it is taken for whole numbers.
+  // Where no operator shows what is copied, it is taken for whole numbers.
   c10::ScalarType type;
   size_t item;
   std::optional<Likely> likely;
@@ -445,7 +445,7 @@ void fill(const UnknownCopy& copy, const std::vector<unsigned char>& element, si
   Shadows::get().read(copy.destination, copy.source, copy.bytes);
 }
 
-// Elements of a mask that the host takes are sizes, too: so many of them are true.
+// Elements of a mask that the host takes are sizes, too: the number of true ones.
 void fill_mask(const UnknownCopy& copy, const std::string& op) {
   uint32_t share = millionths();
   static std::atomic<uint64_t> masks{0};

@@ -3,11 +3,11 @@
 // Sizes that only the device knows: how many elements of a mask are true, how many values differ.
 //
 // LibTorch's operators read them back in the middle and allocate by them. On a virtual GPU such a
-// read gets a size from here: the exact one where the operator's input is known, the one that the
-// program's other shapes demand (x[mask] = values), else what the specification's `reads=` says.
-// LibTorch then makes all allocations of that size itself. What else the host reads without knowing
-// it gets a likely value (likely.h), or what this run is to assume (assumptions.h). All such reads
-// are in a list at exit, on standard error.
+// read gets a size from here. It is exact if the operator's input is known. Otherwise it is the
+// size that the program's other shapes demand (x[mask] = values), else the one of the
+// specification's `reads=`. LibTorch then makes all allocations of that size itself. What else the
+// host reads without knowing it gets a likely value (likely.h), or what this run is to assume
+// (assumptions.h). All such reads are in a list at exit, on standard error.
 //
 // Begins by itself where a virtual GPU is there.
 

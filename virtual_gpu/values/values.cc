@@ -75,7 +75,7 @@ struct Thread {
   size_t unknown_in_last_copy = 0;
 };
 
-// Operators run while a thread ends, too: what they need then is made once more.
+// Operators run while a thread ends, too: what they need then is made again.
 Thread& this_thread() {
   thread_local Thread* thread = nullptr;
   struct Owner {
@@ -421,7 +421,7 @@ size_t on_read(void* destination, uintptr_t address, size_t bytes) {
   }
 }
 
-// Its copies are told of as such.
+// Its copies are reported as such.
 bool is_collective(const Frame& frame) { return frame.info->is_collective; }
 
 // Returns that of the operator that runs; nullptr: there is none.

@@ -36,7 +36,7 @@ bool is_on(const char* variable) {
   return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
 }
 
-// Nothing may be told, or the report of the run tells it.
+// Whether messages are off, or the report of the run has the line.
 bool is_quiet() { return is_on(environment::kQuiet) || is_on(environment::kReport); }
 
 void tell_at_exit() {

@@ -18,8 +18,8 @@ struct ZeroReadsSoFar {
   std::string first_op;     // empty where the count is 0
   std::string first_place;  // the program's line; may be empty
 };
-// Returns what was counted, for the report of a run, which tells it in place of the line. Looks up
-// a line of C++, which takes a while. Throws std::bad_alloc.
+// Returns what was counted, for the report of a run, which has it instead of the line. Looks up a
+// line of C++, which takes a while. Throws std::bad_alloc.
 ZeroReadsSoFar zero_reads_so_far();
 
 }  // namespace memledger::virtual_gpu

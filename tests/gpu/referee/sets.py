@@ -64,7 +64,7 @@ def table(path):
     return [dict(zip(names, line.split("\t"))) for line in lines[1:]]
 
 
-# GPUMemNet's device: an A100 of 40 GB, of which nvidia-smi says 40 960 MiB. What is beside
+# GPUMemNet's device: an A100 of 40 GB, of which nvidia-smi says 40 960 MiB. What is held besides
 # LibTorch's reserved bytes is taken off beforehand: figures and verdicts rest on one constant.
 def a100_of_40_gb(rest_mib):
     return f"a100:{40960 - rest_mib}MiB,context=0B"
