@@ -68,11 +68,6 @@ StepHistory step_history() {
   return result;
 }
 
-uint64_t newest_storage_so_far() noexcept {
-  core::Ledger& ledger = RegistryState::get().ledger;
-  // Each call leaves as many ids out.
-  const uint64_t first = ledger.next_id();
-  return first - (ledger.next_id() - first);
-}
+uint64_t newest_storage_so_far() noexcept { return RegistryState::get().ledger.newest_id(); }
 
 }  // namespace memledger

@@ -47,7 +47,7 @@ void keep_steps();
 // counts as ended. Throws std::bad_alloc.
 StepHistory step_history();
 
-// Returns a number that no storage's id so far is above, by 64 at most above the highest.
+// Returns the highest id of a storage so far, or a number up to 64 above it.
 uint64_t newest_storage_so_far() noexcept;
 
 }  // namespace memledger

@@ -89,6 +89,10 @@ uint64_t Ledger::new_number() noexcept {
 uint64_t Ledger::take_id_block(ThreadContext& thread) noexcept {
   const uint64_t number = id_blocks_.taken.fetch_add(1, std::memory_order_relaxed);
   const uint64_t first = number * kIdBlock + 1;
+  uint64_t newest = id_blocks_.newest_end.load(std::memory_order_relaxed);
+  while (newest < first + kIdBlock && !id_blocks_.newest_end.compare_exchange_weak(
+                                          newest, first + kIdBlock, std::memory_order_relaxed)) {
+  }
   thread.ids = {number_, first + 1, first + kIdBlock, number};
   return first;
 }
@@ -109,6 +113,13 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, BornEntry* bo
   if (lost_owner != nullptr && lost != nullptr) *lost_owner = lost;
   if (born != nullptr && id != 0) *born = made;
   return id;
+}
+
+uint64_t Ledger::newest_id() const noexcept {
+  const IdBlock& own = this_thread().ids;
+  const uint64_t end = id_blocks_.newest_end.load(std::memory_order_relaxed);
+  if (own.ledger == number_ && own.end == end) return own.next - 1;
+  return end == 0 ? 0 : end - 1;
 }
 
 void Ledger::note_backward_pass() noexcept {

@@ -241,6 +241,9 @@ class Ledger {
                kIdBlock +
            1;
   }
+  // Returns the highest id so far, or a number up to 64 above it if another thread has taken it.
+  // 0: nothing was born.
+  uint64_t newest_id() const noexcept;
   // Notes that a backward pass begins, on the calling thread.
   void note_backward_pass() noexcept;
   // Returns a number above the ids of all storages from before the last backward pass. None ran: 0.
@@ -504,6 +507,7 @@ class Ledger {
   // On a line of its own, which births read and few write.
   struct alignas(64) {
     std::atomic<uint64_t> taken{0};
+    std::atomic<uint64_t> newest_end{0};  // of the blocks that threads have, not of those left out
   } id_blocks_;
   const uint64_t number_ = new_number();  // other than any other ledger's
   std::atomic<int64_t> dropped_records_{0};

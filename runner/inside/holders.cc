@@ -94,7 +94,6 @@ struct Holders {
   ForkSafeMutex lock;
   HeldById all;  // guarded by it
   std::atomic<bool> looked_up{false}, wanted{false};
-  std::atomic<uint64_t> newest_storage{0};
 };
 
 Holders& holders() {
@@ -313,7 +312,6 @@ int begin_search() noexcept {
   try {
     search().reset();
     if (!holders().wanted.load()) return 0;
-    holders().newest_storage.store(newest_storage_so_far());
     const Report report = MemReporter().collect();
     Search begun;
     std::vector<const ReportRow*> rows;
@@ -411,8 +409,6 @@ void forget_holders() noexcept {
 }
 
 bool looked_up_holders() noexcept { return holders().looked_up.load(); }
-
-uint64_t newest_storage_at_search() noexcept { return holders().newest_storage.load(); }
 
 void add_holders_to(std::initializer_list<Report*> reports) {
   std::unordered_map<uint64_t, const std::string*> lines;

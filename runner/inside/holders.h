@@ -49,9 +49,6 @@ void end_search() noexcept;
 void forget_holders() noexcept;
 // Whether there are results.
 bool looked_up_holders() noexcept;
-// Returns newest_storage_so_far() as the last search began: it took a snapshot, which leaves ids
-// out.
-uint64_t newest_storage_at_search() noexcept;
 
 // Fills in ReportRow::held_by of anonymous rows, by the ids of storages, with one look for all.
 void add_holders_to(std::initializer_list<Report*> reports);

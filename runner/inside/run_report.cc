@@ -388,10 +388,9 @@ void collect(CollectedRun& all, const ReportOptions& options) {
   all.command = command_of(all.process.process);
   all.seconds = seconds_of(all.process.process);
   all.failures = failures_text();
-  // Reports take memory and ids.
+  // Reports take memory.
   all.own_bytes = own_bytes_without_table(all.process.process);
-  all.run.newest_storage =
-      looked_up_holders() ? newest_storage_at_search() : newest_storage_so_far();
+  all.run.newest_storage = newest_storage_so_far();
   all.steps = step_history();
   const MemReporter reporter;
   all.end = reporter.collect(options);

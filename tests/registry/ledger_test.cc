@@ -186,6 +186,24 @@ TEST_SUITE("ledger") {
     CHECK(ledger.tombstones() <= kStorages * 5 / 2);
   }
 
+  TEST_CASE("the newest id is the last that was born, whatever ids were left out") {
+    Ledger ledger;
+    CHECK(ledger.newest_id() == 0);
+    for (int i = 0; i < 200; ++i) {
+      const uint64_t id = bear(ledger, 0x1000 + 0x40 * i, 64);
+      if (i % 50 == 7) ledger.next_id();
+      CHECK(ledger.newest_id() == id);
+    }
+    std::thread([&] { bear(ledger, 0x100000, 64); }).join();
+    const uint64_t above = ledger.newest_id();
+    uint64_t highest = 0;
+    ledger.visit_live(DeviceKey{}, [&](const TableEntry& record) {
+      highest = std::max<uint64_t>(highest, record.id);
+    });
+    CHECK(above >= highest);
+    CHECK(above < highest + 64);
+  }
+
   TEST_CASE("a told parameter is one until it ends, however many were told") {
     Ledger ledger;
     const uint64_t kept = bear(ledger, 0x1000, 64);
