@@ -35,7 +35,7 @@ struct StepHistory {
   std::vector<StepOfDevice> peaks;
   int64_t baseline_step = 0;  // 0: too few steps
   Snapshot baseline, last;    // empty where there was none
-  bool ran_backward = false;  // a backward pass has begun, at least; told without keep_steps(), too
+  bool ran_backward = false;  // a backward pass has begun; known without keep_steps(), too
 };
 
 // Keeps the ends of steps from now on, for the life of the process. Costs some microseconds for
