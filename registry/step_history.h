@@ -39,8 +39,8 @@ struct StepHistory {
 };
 
 // Keeps the ends of steps from now on, for the life of the process. Costs some microseconds for
-// each step, and a record of some 165 bytes for each storage that was alive then and has ended.
-// Throws std::bad_alloc.
+// each step, and a record of 147 bytes for each storage that was alive then and has ended. Throws
+// std::bad_alloc.
 void keep_steps();
 
 // Returns the steps so far; empty without keep_steps(). One that is running on the calling thread
