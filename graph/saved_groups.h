@@ -1,6 +1,6 @@
 #pragma once
 
-// Who holds most of what autograd keeps, and what a checkpoint would give back.
+// The layers that hold most of what autograd keeps, and what a checkpoint would give back.
 //
 //   const memledger::SavedTensors saved = memledger::saved_for_backward(*model, loss);
 //   std::cout << memledger::by_node_kind(saved) << memledger::by_layer(saved, 1);

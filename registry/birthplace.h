@@ -1,6 +1,6 @@
 #pragma once
 
-// Who made a storage, on which thread, under which label and in which phase.
+// The maker of a storage: operator, thread, label and phase.
 //
 //   const memledger::Snapshot snapshot = memledger::Registry::global().snapshot();
 //   for (const memledger::StorageInfo& storage : snapshot.storages(at::kCPU))

@@ -38,8 +38,8 @@ struct RegistryOptions {
   // Adopts storages born before tracking when an operator reads them. Costs one comparison per
   // operator argument.
   bool adopt_inputs = true;
-  // Remembers who was alive at peaks: a record of some 165 bytes for each storage that was alive at
-  // the peak and has been freed since, and at most as many again. Without it peak_snapshot() misses
+  // Remembers who was alive at peaks: a record of 147 bytes for each storage that was alive at the
+  // peak and has been freed since, and at most as many again. Without it peak_snapshot() misses
   // those freed since.
   bool peaks = true;
   // Takes the C++ call stacks of allocations (registry/stacks.h).

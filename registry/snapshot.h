@@ -41,11 +41,11 @@ struct StorageInfo : Birthplace {
   bool raw_block = false;
   // An operator read it as a leaf that requires grad: a parameter, registered or not.
   bool used_as_parameter = false;
-  // Backward made it the gradient of a leaf, whose storage is `parameter`. Told while somebody asks
-  // for gradients: a MemReporter, say.
+  // Backward made it the gradient of a leaf, whose storage is `parameter`. Known while somebody
+  // asks for gradients: a MemReporter, say.
   bool is_gradient = false;
-  // Who first read what no layer has made (an input: `parameter` is 0): the id of the storage of
-  // the parameter that the same operator read, or else of what that operator made. 0: nobody known.
+  // The first reader of what no layer has made (an input: `parameter` is 0): the id of the storage
+  // of the parameter that the same operator read, or else of what that operator made. 0: not known.
   uint64_t consumer = 0;
   StorageKind kind = StorageKind::kTensor;
   // What the tensor that it was made for looks like. Without dtype the shape is unknown, too: no
@@ -101,7 +101,7 @@ class Snapshot {
   std::chrono::system_clock::time_point time() const;
   // Return true if storages from before the first activation, or from a gap after it, may be
   // missing on devices of that type (CPU or CUDA). One is added once a module, tensor, graph or
-  // operator input leads to it. On CUDA the allocator's own statistics tell how much that is
+  // operator input leads to it. On CUDA the allocator's own statistics show how much that is
   // (registry/device_statistics.h).
   bool unseen_before_tracking(c10::DeviceType type = c10::DeviceType::CPU) const;
   bool tracking_was_off(c10::DeviceType type = c10::DeviceType::CPU) const;

@@ -16,9 +16,9 @@
 
 namespace memledger {
 
-// Whose stacks are taken. A stack takes about a microsecond (26 frames); its addresses are kept
-// once for all storages with the same. Where LibTorch cannot unwind, and past 262 144 different
-// stacks, a storage has none.
+// Selects the storages whose stacks are taken. A stack takes about a microsecond (26 frames); its
+// addresses are kept once for all storages with the same. Where LibTorch cannot unwind, and past
+// 262 144 different stacks, a storage has none.
 struct StackOptions {
   enum class Policy : uint8_t { kNone, kAll, kFrom, kSampled };
   Policy policy = Policy::kNone;

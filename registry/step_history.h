@@ -35,12 +35,12 @@ struct StepHistory {
   std::vector<StepOfDevice> peaks;
   int64_t baseline_step = 0;  // 0: too few steps
   Snapshot baseline, last;    // empty where there was none
-  bool ran_backward = false;  // a backward pass has begun, at least; told without keep_steps(), too
+  bool ran_backward = false;  // a backward pass has begun; known without keep_steps(), too
 };
 
 // Keeps the ends of steps from now on, for the life of the process. Costs some microseconds for
-// each step, and a record of some 165 bytes for each storage that was alive then and has ended.
-// Throws std::bad_alloc.
+// each step, and a record of 147 bytes for each storage that was alive then and has ended. Throws
+// std::bad_alloc.
 void keep_steps();
 
 // Returns the steps so far; empty without keep_steps(). One that is running on the calling thread

@@ -1,6 +1,6 @@
 #pragma once
 
-// A report as a value: who holds how many bytes on each device, beside the allocator's own figure.
+// A report as a value: who holds how many bytes on each device, next to the allocator's own figure.
 //
 //   const memledger::Report report = memledger::MemReporter(model).collect();
 //   if (report.unexplained_bytes() != 0) std::cout << report;
@@ -60,7 +60,7 @@ struct ReportOptions {
   // does.
   bool process_memory = false;
   // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during the call: reads
-  // gradients and optimizer states as they are, beside other threads, too.
+  // gradients and optimizer states as they are, while other threads run, too.
   bool training_paused = false;
 };
 
@@ -83,7 +83,7 @@ enum class RowKind : uint8_t {
 // meta, lent, unread.
 std::string_view to_string(RowKind kind);
 
-// Whose memory a kExternal row is.
+// The owner of the memory of a kExternal row.
 enum class ExternalMemory : uint8_t {
   kProgram,       // the program's own: from_blob
   kMappedFile,    // pages of a file
@@ -139,7 +139,7 @@ struct ReportRow : Birthplace {
   std::optional<bool> requires_grad;
   // CUDA, as LibTorch's allocator says: the handle of the stream it is for (0: the default one),
   // and the private pool (MempoolId_t) it lies in ({0, 0}: none). Unknown where the allocator does
-  // not tell, and in a report of a peak.
+  // not say, and in a report of a peak.
   std::optional<uint64_t> stream;
   std::pair<uint64_t, uint64_t> pool{0, 0};
 
@@ -255,8 +255,8 @@ struct Report {
   // (PinnedStatistics). Unknown without LibTorch's CUDA library.
   std::optional<int64_t> pinned_in_use_bytes;
   std::optional<int64_t> pinned_reserved_bytes;
-  // The process's memory, which holds the CPU's tensors. Unknown where Linux does not tell, and in
-  // a report of a peak.
+  // The process's memory, which holds the CPU's tensors. Unknown where Linux does not say, and in a
+  // report of a peak.
   std::optional<ProcessMemory> process;
   // Virtual GPU: what libraries asked for while operators ran, and gave back.
   std::vector<ModelledWorkspace> modelled_workspaces;

@@ -98,7 +98,7 @@ RunTime run_time();
 // without it each process is a run of its own.
 class RunFile {
  public:
-  // Who has taken the path since the run began.
+  // The owner of the path since the run began.
   enum class Taker { kNobody, kThisRun, kAnotherRun, kUnknown };
   struct Written {
     std::string path;

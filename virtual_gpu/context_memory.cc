@@ -21,7 +21,7 @@ constexpr size_t kBesideHeap = size_t{2} << 20;
 struct Kept {
   std::array<std::atomic<size_t>, kLimits> limits;  // 0: the default
   std::atomic<size_t> kernel_nodes;                 // of graphs that are alive
-  // Who holds the memory, by address.
+  // Owners of the memory, by address.
   char local_memory, heap, graph_nodes;
 };
 

@@ -44,7 +44,7 @@ class alignas(64) DeviceCounters {
   DeviceCounters(const DeviceCounters&) = delete;
   DeviceCounters& operator=(const DeviceCounters&) = delete;
 
-  // Who adds or subtracts.
+  // The caller that adds or subtracts.
   struct Caller {
     uint32_t thread = 0;  // the calling thread's number
     uint32_t share = 0;   // whose share is used, modulo kShares: tests play many threads

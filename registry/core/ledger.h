@@ -45,7 +45,7 @@ struct LedgerSnapshot {
   std::vector<DeviceTotals> devices;
 };
 
-// Who was alive when a sum of bytes was highest.
+// The storages that were alive when a sum of bytes was highest.
 struct LedgerPeak {
   int64_t bytes = 0;
   uint64_t maker = 0;  // the id of the storage whose birth made it; 0: counting began there

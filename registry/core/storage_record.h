@@ -51,7 +51,7 @@ struct Birthplace {
 // A bit for each label whose peaks are kept.
 constexpr size_t kMaxPeakLabels = 16;
 using LabelSet = uint32_t;
-// Beside those of labels: what the path is is not known.
+// In addition to the bits of labels: the path is not known.
 constexpr LabelSet kUnknownPath = LabelSet{1} << kMaxPeakLabels;
 
 constexpr int8_t kUnknownDtype = -1;

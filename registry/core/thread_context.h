@@ -151,7 +151,7 @@ inline ThreadContext& this_thread() noexcept {
   return *mine;
 }
 
-// Tells readers on other threads which outermost operator each thread is running: a storage made by
+// Shows readers on other threads which outermost operator each thread is running: a storage made by
 // a run that has not ended is a temporary. Threads beyond kThreads share entries, which can only
 // mistake a temporary for a finished storage or the reverse.
 class RunningOperators {
@@ -173,7 +173,7 @@ class RunningOperators {
   std::array<std::atomic<uint32_t>, kThreads> running_{};
 };
 
-// Tells which outermost operator made an autograd node, by the node's sequence number and the
+// Finds the outermost operator that made an autograd node, by the node's sequence number and the
 // thread that made it. Keeps the last kEntries of all threads. A reader on another thread never
 // takes one operator for another.
 class ForwardOperators {
@@ -201,7 +201,7 @@ class ForwardOperators {
     entry.key.store(key(thread, sequence), std::memory_order_release);
   }
   // For an operator that has made no node, though the next one has that number: keeps its run,
-  // which tells what was made before the node (registry/operator_runs.h).
+  // which shows what was made before the node (registry/operator_runs.h).
   void note_run(uint64_t thread, uint64_t sequence, uint32_t on_thread,
                 uint32_t op_sequence) noexcept {
     note(thread, sequence, {0, 0, 0, 0, on_thread, op_sequence});

@@ -169,7 +169,7 @@ inline bool is_followed(const c10::StorageImpl& storage) noexcept {
   return data.get() != nullptr && (deleter == kFirstDeleters[0] || deleter == kFirstDeleters[1]);
 }
 
-// Who made the memory of a storage.
+// The maker of the memory of a storage.
 enum class BlockOrigin : uint8_t {
   kWatched,    // the table follows it
   kAdoptable,  // a wrapped allocator made it while nobody tracked it

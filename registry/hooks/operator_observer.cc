@@ -159,7 +159,7 @@ uint64_t layer_read_by(const torch::autograd::Node& node) {
     }
   }
   if (made_of == 0) made_of = leaf_made_of;
-  // Where modules tell their parameters, another leaf is an input whose gradient is wanted.
+  // If modules have registered their parameters, another leaf is an input whose gradient is wanted.
   const bool is_told = state.ledger.is_told_parameter(made_of & ~core::kLookedUp);
   return leaf_id != 0 && !is_told ? leaf_id : made_of;
 }
@@ -181,8 +181,8 @@ core::ForwardOperators::Made maker_of(ThreadContext& thread, const torch::autogr
 }
 
 // Looks up which operator of the forward pass made the node that now runs: none in hooks around it.
-// LibTorch would tell of each node by itself (RecordScope::BACKWARD_FUNCTION), at the price of a
-// name and of a scope beside the engine's.
+// LibTorch would report each node by itself (RecordScope::BACKWARD_FUNCTION), at the price of a
+// name and of a scope in addition to the engine's.
 void note_forward_operator(ThreadContext& thread) {
   core::ForwardOperators::Made made;
   // A shared_ptr, from LibTorch 2.15 on an intrusive_ptr.
@@ -197,8 +197,8 @@ void note_forward_operator(ThreadContext& thread) {
 }
 
 // Whether inputs that need no gradient are looked at: those of frozen layers, or under no_grad, and
-// what no layer has made. Where the program tells its parameters; not in backward, and not in an
-// optimizer's step.
+// what no layer has made. They are if the program has registered its parameters; not in backward,
+// and not in an optimizer's step.
 bool looks_for_layers(const ThreadContext& thread) {
   if (!RegistryState::get().ledger.any_told_parameter() || thread.in_backward()) return false;
   const Phase now = thread.phase.phase(/*in_operator=*/true, /*in_autograd_node=*/false);
@@ -230,7 +230,8 @@ class LayerInputs {
       others_[count_++] = address;
     }
   }
-  // The last parameter that a module of the program has told, and the first that is none. 0: none.
+  // The last parameter that a module of the program has registered, and the first that is none. 0:
+  // none.
   uint64_t told_parameter() const { return told_parameter_; }
   uintptr_t first() const { return others_[0]; }
   // The one that the latest layer has made. Without a parameter: no layer has made any.
@@ -264,7 +265,7 @@ uint64_t told_parameter_among(const at::RecordFunction& fn, const core::Ledger& 
   return told;
 }
 
-// TorchScript differentiates whole graphs, of which one node is seen: it tells no layer. The last
+// TorchScript differentiates whole graphs, of which one node is seen: it shows no layer. The last
 // input of an operator within is one that the forward pass has kept.
 bool reads_nodes_of_script(const ThreadContext& thread) {
   return thread.in_backward() && thread.script_depth > 0 && thread.forward_parameter == 0;
@@ -329,7 +330,7 @@ core::Ledger::Made made_later(uintptr_t first, uintptr_t last) {
   return last == first ? made : of_later_layer(made, ledger.made_at(last));
 }
 
-// Whether inputs tell something: in training, or where a module has told its parameters.
+// Whether inputs show something: in training, or if a module has registered its parameters.
 bool asks_of_inputs(const ThreadContext& thread, const RegistryState& state) {
   return thread.phase.operator_phase() == Phase::kForward || state.ledger.any_parameter_like() ||
          state.ledger.any_told_parameter() || state.step_observers.any() ||
@@ -357,11 +358,11 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
                                 : OperatorKind::kOther;
   LayerInputs inputs(reads_layers && kind == OperatorKind::kOther);
   bool first = true;
-  bool read_told = false;  // a parameter that a module has told
+  bool read_told = false;  // a parameter that a module has registered
   // Within a custom Function results require no grad until it has returned.
   const bool in_function = thread.custom_node != 0 || thread.function_depth > 0;
   const bool inherits = reads_layers || in_function;
-  uint64_t untold_leaf = 0;  // where modules tell their parameters, no sign of a layer
+  uint64_t untold_leaf = 0;  // if modules registered their parameters, no sign of a layer
   uintptr_t untold_address = 0;
   uintptr_t first_graded = 0;
   uintptr_t last_graded = 0;
@@ -418,7 +419,7 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
     if (first_graded == 0 || in_function) made = of_later_layer(made, inputs.latest(state.ledger));
     thread.inherited_parameter =
         inputs.told_parameter() != 0 ? inputs.told_parameter() | looked_up : made.parameter;
-    // A parameter that was moved after it was told is the copy of one that has ended.
+    // A parameter that was moved after it was registered is the copy of one that has ended.
     if (untold_leaf != 0 && inputs.told_parameter() == 0 &&
         !state.ledger.is_told_parameter(made.parameter & ~core::kLookedUp)) {
       thread.parameter = untold_leaf | looked_up;
@@ -463,7 +464,7 @@ void note_node(ThreadContext& thread, uint64_t forward_thread, uint64_t sequence
 }
 
 // The next node made on this thread has the number that the operator was given, the outermost one
-// or one within. Of what requires no grad none is made.
+// or one within. A result that requires no grad has none.
 template <bool kNamesOnly>
 void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0 || thread.in_backward()) return;
@@ -528,7 +529,7 @@ bool is_in_custom_function(ThreadContext& thread, const at::RecordFunction& fn) 
   if (thread.custom_node == 0 && !inputs.any) return false;  // a buffer to begin with, say
   uint64_t node = thread.custom_node != 0 ? thread.custom_node : thread.next_node;
   if (inputs.last_node >= node) {
-    // Whoever reads its result comes later, in the next Function's forward or in none.
+    // An operator that reads its result comes later, in the next Function's forward or in none.
     if (newest < thread.next_node || newest == inputs.last_node) {
       forget_next_node(thread);
       return false;
@@ -562,7 +563,7 @@ void look_into_function(ThreadContext& thread, const at::RecordFunction& fn, con
   thread.inherited_parameter = inherited;
 }
 
-// Tells of inferred steps. Those in a ScopedPhase or an optimizer's scope end with it.
+// Reports inferred steps. Those in a ScopedPhase or an optimizer's scope end with it.
 void note_step(ThreadContext& thread) {
   if (thread.phase.in_bracketed_step()) return;
   const bool is_in_step =
@@ -805,8 +806,8 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
 
 at::CallbackHandle operators_handle = at::INVALID_CALLBACK_HANDLE;
 at::CallbackHandle named_operators_handle = at::INVALID_CALLBACK_HANDLE;  // for Detail::kNames
-// User scopes and TorchScript: apart from the operators, as LibTorch boxes what it tells of all
-// scopes of a callback.
+// User scopes and TorchScript: apart from the operators, as LibTorch boxes what it passes on for
+// all scopes of a callback.
 at::CallbackHandle scopes_handle = at::INVALID_CALLBACK_HANDLE;
 
 template <bool kNamesOnly>

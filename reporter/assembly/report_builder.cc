@@ -630,7 +630,7 @@ class Builder {
     return nullptr;
   }
 
-  // Returns null where the allocator does not tell.
+  // Returns null where the allocator does not say.
   const DeviceSegment* segment_of(const StorageInfo& storage) const {
     if (!storage.device.is_cuda()) return nullptr;
     const auto of_device = segments_.find(storage.device.index());

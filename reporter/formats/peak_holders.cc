@@ -38,7 +38,7 @@ std::string common_holder(const std::string& held_by) {
   return without_indices(held_by);
 }
 
-// C++ tells no variables (runner/inside/kept_results.h).
+// C++ shows no variables (runner/inside/kept_results.h).
 bool is_nameless(const std::string& held_by) { return held_by.rfind("the program (", 0) == 0; }
 
 using KindOfRow = std::tuple<std::string_view, std::string_view, std::string_view, std::string_view,
@@ -93,7 +93,7 @@ class EarlierSteps {
   std::map<std::pair<uint32_t, std::string>, uint64_t> came_back_;
 };
 
-// Who holds rows at the end: by storage, and by kind where all held ones have the same holder.
+// The holders of rows at the end: by storage, and by kind where all held ones have the same holder.
 struct HoldersAtEnd {
   explicit HoldersAtEnd(const DeviceReport& end) {
     for (const ReportRow& row : end.rows) {

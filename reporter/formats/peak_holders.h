@@ -1,7 +1,7 @@
 #pragma once
 
-// Who holds what was alive at a device's peak, as far as its end shows: the holders of what has
-// lived on, and what an earlier step has left.
+// Finds who holds what was alive at a device's peak, as far as its end shows: the holders of what
+// has lived on, and what an earlier step has left.
 
 #include <cstdint>
 #include <string>

@@ -407,7 +407,7 @@ std::string process_text(const ProcessMemory& memory) {
                      readable_size(memory.file_bytes), readable_size(memory.shared_bytes));
 }
 
-// Writes the process's memory beside the tensors'. There is no remainder to be exact about, as
+// Writes the process's memory next to the tensors'. There is no remainder to be exact about, as
 // pages that were never written to are not resident.
 void write_process(std::ostream& out, const Report& report, const DeviceReport& device) {
   out << fmt::format("resident memory of the process: {}; tensors: {}\n",

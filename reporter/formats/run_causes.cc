@@ -265,7 +265,7 @@ std::optional<Rounds> rounds_at_end(const RunOfDevice& device) {
 }  // namespace
 
 std::string rounds_text(const RunReport& run, const RunOfDevice& device) {
-  if (run.baseline_step > 0) return "";  // growth by step is told
+  if (run.baseline_step > 0) return "";  // growth by step is reported
   std::optional<Rounds> rounds = rounds_at_end(device);
   const bool is_at_end = rounds.has_value();
   if (!rounds) rounds = rounds_of(device.peak, /*awaiting_backward_only=*/true);

@@ -56,9 +56,9 @@ std::optional<Recurring> recurring_of(const DeviceReport& rows, uint64_t newest)
 // Return sentences without an end, empty where there is nothing to say.
 std::string unused_graph_text(const RunReport& run, const RunOfDevice& device);
 std::string rounds_text(const RunReport& run, const RunOfDevice& device);
-// Tells of recurring_of() the end, where that has no rounds.
+// Describes what recurring_of() found at the end, where that has no rounds.
 std::string recurring_text(const RunReport& run, const RunOfDevice& device);
-// Tells a cache of a quarter of what was reserved, within a tenth of its peak.
+// Describes a cache of a quarter of what was reserved, within a tenth of its peak.
 std::string cache_text(const RunReport& run, const RunOfDevice& device);
 std::string pinned_text(const PinnedOfRun& pinned);
 // Adds the device's rows of pinned memory.

@@ -40,7 +40,7 @@ Ids ids_of(const std::optional<DeviceReport>& device) {
   return ids;
 }
 
-// Tells what rows are for.
+// Finds what rows are for.
 class Sorter {
  public:
   Sorter(const DeviceReport& rows, const RunOfDevice& run)
@@ -316,7 +316,7 @@ struct LayerEntry {
   bool is_sum = false;  // of what lies in a module: layer1.*
   bool has_sums = false;
 
-  // Among its siblings a sum is one: its name does not tell how many layers it has.
+  // Among its siblings a sum is one: its name does not show how many layers it has.
   int64_t weight() const { return is_sum ? 1 : count; }
   int64_t smallest() const { return is_sum ? bytes : least; }
   int64_t largest() const { return is_sum ? bytes : most; }
@@ -599,7 +599,7 @@ struct Group {
   std::string place;
   bool lines_differ = false;  // so that none is shown
   std::string shape, dtype;
-  std::string held_by;  // of the first row that tells, without its index where several differ
+  std::string held_by;  // of the first row that has one, without its index where several differ
   int64_t bytes = 0;
   size_t count = 0;
   int64_t first_number = -1, last_number = -1;
@@ -978,7 +978,7 @@ void add_cause(std::vector<std::string>& lines, const std::string& text) {
   if (!text.empty()) add_wrapped(lines, "  " + text);
 }
 
-// What there is to tell of a device, in the order in which it is told.
+// All that is reported of a device, in the order in which it is printed.
 struct Told {
   std::vector<std::string> head, largest, states;
 };

@@ -17,7 +17,7 @@
 
 namespace memledger {
 
-// What the rows do not tell, in bytes. Empty: not known, and not printed.
+// What the rows do not show, in bytes. Empty: not known, and not printed.
 struct PeakFigures {
   std::string gpu;                        // NVIDIA H100
   std::optional<int64_t> allocated_peak;  // LibTorch's own, of the whole run
@@ -38,7 +38,7 @@ struct CacheAtPeak {
   int64_t allocated_bytes = 0;
   int64_t whole_bytes = 0;  // segments of which nothing is in use
   int64_t whole_segments = 0;
-  int64_t piece_bytes = 0;  // free beside what is in use
+  int64_t piece_bytes = 0;  // free next to what is in use
   int64_t pieces = 0;
   int64_t largest_piece = 0;
   // Free in private pools, of CUDA graphs and torch.cuda.MemPool, and in none of the figures above.
@@ -108,7 +108,7 @@ struct RunReport {
   bool holders_unknown = false;  // of a Python program, whose objects could not be looked at
 };
 
-// What the bytes of a device are for, in the order in which it is told.
+// What the bytes of a device are for, in the order in which it is printed.
 enum class Part : uint8_t {
   kParameters,
   kBuffers,
@@ -117,7 +117,7 @@ enum class Part : uint8_t {
   kBuckets,  // in which DistributedDataParallel gathers gradients
   kOptimizerState,
   kInputs,  // from outside: made by no arithmetic, or read by a layer before any has made it
-  kLeaves,  // that require grad, where modules tell their parameters and these are none
+  kLeaves,  // that require grad, if modules registered their parameters and these are none
   kActivations,
   kGradientsOfActivations,
   kOptimizerTemporaries,
@@ -132,10 +132,10 @@ std::string_view to_string(Part part);
 
 struct PartOfRow {
   Part part = Part::kOther;
-  bool inferred = false;  // from phases and sizes: nothing has told so
+  bool inferred = false;  // inferred from phases and sizes
 };
-// Returns the parts of all rows, by their places. What stays from one step to the next is told by
-// the states at their ends.
+// Returns the parts of all rows, by their places. The states at the ends of steps show what stays
+// from one to the next.
 std::vector<PartOfRow> parts_of(const DeviceReport& rows, const RunOfDevice& run);
 
 struct PartBytes {

@@ -1,7 +1,7 @@
 #pragma once
 
 // What LibTorch's CUDA allocator had in its cache when it had taken most from the driver: at the
-// end, when tensors have gone, the cache no longer tells why it grew.
+// end, when tensors have gone, the cache no longer shows why it grew.
 
 #include <c10/core/Device.h>
 

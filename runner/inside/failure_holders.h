@@ -1,7 +1,8 @@
 #pragma once
 
-// Who holds what an earlier failure has left: asked of a Python program in its own thread, soon
-// after memory ran out, and told of what is still alive at the next failure or at the end.
+// The holders of what an earlier failure has left. A Python program is searched for them in its own
+// thread, soon after memory ran out; what is still alive at the next failure or at the end is
+// reported.
 
 #include <string>
 

@@ -69,7 +69,7 @@ struct Sought : Held {
   std::unordered_set<const c10::TensorImpl*> tensors;
   std::unordered_set<int> keys;
 
-  // A variable beside the graph is worth telling.
+  // A variable in addition to the graph is worth reporting.
   bool is_explained() const {
     return std::any_of(holders.begin(), holders.end(),
                        [](const Holder& one) { return one.how != HeldBy::kVariable; });

@@ -1,6 +1,6 @@
 #pragma once
 
-// Who holds what is still alive in a Python program, as a search finds it
+// The holders of what is still alive in a Python program, as a search finds them
 // (runner/inside/python_holders.py): variables, attributes, frames, and the graphs of the tensors
 // that those lead to.
 
@@ -20,7 +20,7 @@ enum class HeldBy : uint8_t { kVariable, kGraph, kException, kCycle };
 // One search at a time, by a thread that has Python's lock. Tensors stay alive until end_search().
 // None throws: without memory, holders are missing.
 
-// Has begin_search() search; before, there is nobody to tell.
+// Has begin_search() search; before, nobody would report what it finds.
 void want_holders() noexcept;
 // Begins a search for the holders of every row without a name. Returns how many there are.
 int begin_search() noexcept;
@@ -30,11 +30,11 @@ uint64_t look_at(const at::Tensor& tensor, int key) noexcept;
 // Whether it is one of the largest sought, and nothing holds it yet.
 bool is_missing(uint64_t storage) noexcept;
 int count_missing() noexcept;
-// Tells that `text` leads to it: losses[3]. `about` is what the advice names: the tensor whose
+// Notes that `text` leads to it: losses[3]. `about` is what the advice names: the tensor whose
 // graph it is, the exception, ctx's attribute.
 void add_found(uint64_t storage, HeldBy how, const char* text, const char* about) noexcept;
 // Looks into the graphs of all tensors that were looked at, the outermost first. Returns how many
-// of those sought they have saved; saved_in_graph() tells of one.
+// of those sought they have saved; saved_in_graph() is for one.
 int find_in_graphs() noexcept;
 struct SavedInGraph {
   uint64_t storage = 0;

@@ -54,7 +54,7 @@ struct Results {
   // Made the first result, and all others: where nobody makes graphs, this one alone looks.
   std::optional<pthread_t> maker;
   bool has_many_makers = false;
-  // is_looking is changed with the lock, and LibTorch is told of it without.
+  // is_looking is changed with the lock, and LibTorch is called for it without.
   std::atomic<bool> is_looking{false};
   std::atomic<at::CallbackHandle> callback{0};
   std::atomic<bool> is_telling{false};
@@ -364,7 +364,7 @@ void look_at_results() noexcept {
                                   .needsInputs(true)
                                   .needsOutputs(true)
                                   .scopes({at::RecordScope::FUNCTION})));
-    // What has changed meanwhile could not be told.
+    // Changes meanwhile could not be followed.
     if (!results.is_looking.load()) tell_whether_looking(results);
   } catch (...) {
     // Without memory, nobody is said to hold anything.

@@ -1,7 +1,7 @@
 #pragma once
 
 // Which results of operators a C++ program keeps from one step to the next, and what their graphs
-// hold: of its variables and containers C++ tells nothing.
+// hold: C++ shows nothing of its variables and containers.
 //
 // Results are looked at in the first steps, and from then on in steps that are powers of two, as
 // long as one thread alone trains; graphs are walked on that thread only. Nothing is kept alive.

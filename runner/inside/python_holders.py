@@ -1,6 +1,6 @@
 R"PYTHON(#"
-# Who holds what is alive in a Python program: follows what the program can reach to its tensors,
-# and, of the largest that are not reached so, what refers to them. Included as text, as
+# Finds who holds what is alive in a Python program: follows what the program can reach to its
+# tensors, and, of the largest that are not reached so, what refers to them. Included as text, as
 # python_names.py is, and before it.
 #
 # Called with Python's lock. Runs no code of the program's: attributes are read by the slots of

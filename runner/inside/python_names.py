@@ -1,8 +1,8 @@
 R"PYTHON(#"
 # What memledger runs in a Python program that it watches, once, while `import torch` runs. At the
-# end of that import it registers PyTorch's own hooks, which tell C++ of modules, parameters,
-# buffers and optimizers (python_program.cc); with `-f` it describes the functions that are profiled
-# (python_lines.cc). First and last line: C++ includes this file as text.
+# end of that import it registers PyTorch's own hooks, which register modules, parameters, buffers
+# and optimizers with C++ (python_program.cc); with `-f` it describes the functions that are
+# profiled (python_lines.cc). First and last line: C++ includes this file as text.
 #
 # Nothing here keeps an object of the program's alive, raises or prints. Modules' forward functions
 # have no hook, which would slow each call and show in compiled code; what compiled code runs of
@@ -173,7 +173,7 @@ def begin():
             flatten = getattr(tensor, "__tensor_flatten__", None)
             if flatten is None:
                 return ((b"", tensor._cdata),)
-            # From torch 2.15 on a DTensor tells its device mesh, too.
+            # From torch 2.15 on a DTensor reports its device mesh, too.
             inside = [(name, getattr(tensor, name)) for name in flatten()[0]]
             inside = [(name, part) for name, part in inside if isinstance(part, Tensor)]
             parts = []
@@ -494,7 +494,7 @@ def begin():
             try:
                 last_look()
             except Exception:
-                pass  # something is not told
+                pass  # something is not registered
         books.program_ends()
 
     nn_module.register_module_module_registration_hook(on_module)

@@ -48,7 +48,7 @@ namespace memledger::inside {
 namespace {
 
 constexpr size_t kLines = 40;
-constexpr size_t kLeastLines = 20;  // beside what is told of a failed allocation
+constexpr size_t kLeastLines = 20;  // in addition to those of a failed allocation
 constexpr size_t kPeakRows = 20;    // of a table
 
 // The process may have been copied to write the report.
@@ -351,7 +351,7 @@ std::optional<UnrealFiles> unreal_files(pid_t process, bool tells) {
   return files;
 }
 
-// Names what libraries keep, which LibTorch's tables tell only now.
+// Names what libraries keep, which LibTorch's tables show only now.
 void name_workspaces(std::initializer_list<Report*> reports) {
   const std::vector<LibraryWorkspace> workspaces = library_workspaces();
   if (workspaces.empty()) return;
@@ -429,7 +429,7 @@ size_t count_lines(std::string_view text) {
 }
 
 void write_tables(std::ostream& out, CollectedRun& all) {
-  // Figures of the process are told once.
+  // Figures of the process are printed once.
   for (Report* const report : {&all.peaks, &all.last}) {
     report->pinned_in_use_bytes = report->pinned_reserved_bytes = std::nullopt;
     report->modelled_workspaces.clear();

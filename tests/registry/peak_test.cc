@@ -1,4 +1,4 @@
-// Who was alive at the peak, against a reference that remembers every event.
+// Checks who was alive at the peak against a reference that remembers every event.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 #include <sys/resource.h>
@@ -106,7 +106,7 @@ TEST_CASE("adopted storages were alive at the peak, a missed free is not at late
   CHECK(ids(ledger.peak(kCpu).records) == std::vector<uint64_t>{a, b});
   ledger.note_death(0x2000);
   CHECK(sum(ledger.peak(kCpu).records) == 130);
-  // 200 bytes whose free nobody told of; at the next peak they are counted, and nobody's.
+  // 200 bytes whose free nobody reported; at the next peak they are counted, and nobody's.
   bear(ledger, 0x3000, 200);
   bear(ledger, 0x3000, 10);
   CHECK(ledger.peak(kCpu).bytes == 210);
@@ -164,8 +164,7 @@ TEST_CASE(
     };
     std::map<uintptr_t, Live> live;
     const size_t addresses = 1 + random() % 500;
-    // Who does it, by number alone: one thread plays them all, in an order that the reference
-    // knows.
+    // The thread, by number alone: one thread plays them all, in an order that the reference knows.
     const uint32_t threads = seed % 3 == 0 ? 1 : seed % 3 == 1 ? 2 + random() % 4 : 70;
     const bool has_labels = seed % 2 == 0;
     // Slowly up and down, so that there are peaks far back and peaks just now.

@@ -639,7 +639,7 @@ TEST_CASE("use counts and results are those of a program that is not watched") {
   CHECK(tensor.storage().use_count() == 1);
 }
 
-// Last: from here on the program tells its parameters.
+// Last: from here on the program registers its parameters.
 TEST_CASE("an input whose gradient is wanted is no layer of a Function that reads it") {
   const at::Tensor weight = torch::randn({8, 8}).requires_grad_();
   know_parameter(*weight.storage().unsafeGetStorageImpl());

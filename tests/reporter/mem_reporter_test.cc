@@ -426,7 +426,7 @@ TEST_SUITE("names and roles") {
   }
 
   TEST_CASE("what has died is forgotten when something is added or read") {
-    // The object of a dead tensor stays as long as somebody holds it weakly, so its uses tell.
+    // The object of a dead tensor stays as long as somebody holds it weakly, so its uses show it.
     using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
     MemReporter reporter;
     auto keep = torch::ones({1});

@@ -1,5 +1,5 @@
-// Who was alive at the peak, of real networks, against LibTorch's own memory hook with every event
-// written down.
+// Checks who was alive at the peak of real networks against LibTorch's own memory hook with every
+// event written down.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <torch/torch.h>
 

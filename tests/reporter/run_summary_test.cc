@@ -156,7 +156,7 @@ TEST_CASE("frozen and trainable parameters are two figures, adapters a third") {
   CHECK(contains(on_one_line(run_summary(training.run(), 40)),
                  "parameters 87.00M bfloat16 (frozen 20.00M, trainable 3.00M: low-rank adapters, "
                  "not known 64.00M), "));
-  // A head that trains beside a frozen layer is none, nor are layers with a bias, nor what no
+  // A head that trains next to a frozen layer is none, nor are layers with a bias, nor what no
   // frozen matrix has the shape of.
   matrix("tail.base", 512, 256, false, 20);
   matrix("tail.a", 8, 256, true, 1);
@@ -204,7 +204,7 @@ TEST_CASE("caches of keys and values are named where the program calls them so")
   ReportRow saved = training.anonymous("aten::cat", Phase::kForward, 2 * kMiB);
   RunReport run = training.run();
   CHECK(contains(on_one_line(run_summary(run, 40)), "buffers 7.00M, KV caches 6.00M, "));
-  // Who holds what is known of the end.
+  // The holders of what is known of the end.
   held.held_by = "past_key_values[0][1]";
   saved.held_by = "Saved.self in the graph of past_key_values[0]";
   run.devices[0].end->rows = {held, saved};

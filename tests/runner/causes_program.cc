@@ -75,7 +75,7 @@ void multiply_in_threads(int count) {
   std::quick_exit(0);  // handles go when the process goes down in order
 }
 
-// Large results that grow, beside small ones that stay.
+// Large results that grow, next to small ones that stay.
 void fragment(int64_t growth) {
   const at::NoGradGuard no_grad;
   std::deque<at::Tensor> waiting;

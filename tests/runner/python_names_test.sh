@@ -19,7 +19,7 @@ shown_on_failure=(err)
 
 run() { "$memledger" run --quiet "${gpu[@]}" --save-report=report.json "$@" >out 2>err; }
 
-# Fails unless the peak's named rows are what the program tells, and gradients of it; nearly all
+# Fails unless the peak's named rows are what the program prints, and gradients of it; nearly all
 # other bytes, or that share of all, have a layer.
 named_rightly() {  # DEVICE [SHARE [RANKS]]
   python3 - "$@" <<'PYTHON'
@@ -329,7 +329,7 @@ check "kept graph: what frees it" has err "keep .detach() or .item() of runner.o
 "$memledger" run "${gpu[@]}" -- "$python" "$program" views >out 2>err
 check "views: how much of it they show" has err "held by features[…], which shows 1/64 of it"
 check "views: a clone" has err "keep features[…].clone()"
-# A failure is told with what an earlier one has left.
+# A failure is reported with what an earlier one has left.
 "$memledger" run "${gpu[@]}" -- "$python" "$program" failures >out 2>err
 check "failures: the program goes on" equal "$(cat out)" "caught caught"
 check "failures: the earlier one's frames" has err "held by hidden in fail() (python_program.py:$(grep -n 'torch.empty(1 << 61' "$program" | cut -d: -f1)), kept by the exception last_error"

@@ -246,7 +246,7 @@ struct MemoryProfiler::Impl {
     return tracked == born.end() ? nullptr : &tracked->second;
   }
 
-  // Whose the feature maps were at the moment when there were most: after that many events.
+  // Splits the feature maps by layer at the moment when there were most: after `count` events.
   void split_by_layer(const std::vector<Event>& events, size_t count, const TrackedTable& born,
                       IterationStats& stats) const {
     const std::vector<layers::ModuleLayer>& layers = switches.tree().layers();

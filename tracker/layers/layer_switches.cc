@@ -144,7 +144,7 @@ void on_end(const at::RecordFunction& /*fn*/, at::ObserverContext* /*context*/) 
   if (depth > 0) --depth;
 }
 
-// Has LibTorch call back while somebody follows. It is told without our lock, so whoever told it
+// Has LibTorch call back while somebody follows. That call is made without our lock, so its caller
 // looks again.
 void match_callback() {
   static const at::CallbackHandle handle =

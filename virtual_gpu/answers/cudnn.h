@@ -123,11 +123,11 @@ struct Pooling {};
 struct SpatialTransformer {};
 
 DeviceFacts device_facts();
-// What the program wants to be said of convolutions.
+// The user's choice of workspaces for convolutions.
 const WorkspaceChoice& convolution_choice();
-// What the model says of the first plan: expected, or the upper bound where that is chosen.
-// What a real device's cuDNN asked for, where the user brought a calibration that has it.
+// What a real device's cuDNN asked for, if the user's calibration has it.
 std::optional<uint64_t> calibrated_convolution_bytes(const Convolution& convolution);
+// The model's size for the first plan: the expected one, or the upper bound if that is chosen.
 uint64_t modelled_convolution_bytes(const Convolution& convolution, bool tensor_cores);
 // The same of the largest of all plans.
 uint64_t modelled_largest_bytes(const Convolution& convolution, bool tensor_cores);
