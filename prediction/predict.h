@@ -53,8 +53,8 @@ struct PredictOptions {
 // (standard input is empty), no time, no random choice. Its output is hidden. What was predicted
 // before is not predicted again.
 //
-// What the new processes write is discarded, as by `memledger dry-run` (docs/dry_run.md, "What a dry
-// run does to files"). What this process has written stays.
+// What the new processes write is discarded, as by `memledger dry-run` (docs/dry_run.md, "What a
+// dry run does to files"). What this process has written stays.
 //
 // An allocation that fails gives the verdict `does not fit`, or `not known` if it fails at the high
 // end only. What else the step throws gives `failed`, with its what() as the reason. Errors:
