@@ -1,6 +1,6 @@
 #pragma once
 
-// Whether a step of this program fits on a GPU that is not here. See docs/no_gpu_here.md.
+// Whether a step of this program fits on a GPU that is not here. See docs/dry_run.md.
 //
 //   const auto step = [&] { model->forward(input).sum().backward(); };
 //   const auto prediction = memledger::predict(step, {"l4"});
@@ -53,8 +53,8 @@ struct PredictOptions {
 // (standard input is empty), no time, no random choice. Its output is hidden. What was predicted
 // before is not predicted again.
 //
-// What the new processes write is discarded, as by `memledger dry-run` (docs/no_gpu_here.md, "What
-// a dry run does to files"). What this process has written stays.
+// What the new processes write is discarded, as by `memledger dry-run` (docs/dry_run.md, "What a
+// dry run does to files"). What this process has written stays.
 //
 // An allocation that fails gives the verdict `does not fit`, or `not known` if it fails at the high
 // end only. What else the step throws gives `failed`, with its what() as the reason. Errors:
