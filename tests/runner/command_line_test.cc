@@ -363,6 +363,24 @@ TEST_CASE("the caller's variables are checked where no option takes their place"
   }
 }
 
+TEST_CASE("diff takes two files, a moment and a limit") {
+  const auto options = [](const Words& words) {
+    const auto request = parse_command_line(after("diff", words));
+    REQUIRE_MESSAGE(request.ok(), request.status().message());
+    return std::get<DiffOptions>(*request);
+  };
+  const auto error = [](const Words& words) { return error_of(after("diff", words)); };
+  CHECK(options({"a", "b"}).files == Words{"a", "b"});
+  CHECK(options({"a", "b"}).moment == compare::Moment::kPeak);
+  CHECK(options({"--at=end", "a", "b"}).moment == compare::Moment::kEnd);
+  CHECK(options({"--json", "a", "b"}).files == Words{"a", "b"});
+  CHECK(options({"--fail-above=20MiB", "a", "b"}).limit->bytes == 20 << 20);
+  CHECK(contains(error({"a"}), "memledger diff: two files to compare"));
+  CHECK(contains(error({"--at=middle", "a", "b"}), "--at=middle: it is peak, step or end"));
+  CHECK(contains(error({"--fail-above=20", "a", "b"}), "--fail-above=20: it is a share or a size"));
+  CHECK(contains(error({"--json", "--markdown", "a", "b"}), "use --json=FILE"));
+}
+
 TEST_CASE("log takes one file or two, and draws one") {
   CHECK(log_options({"a"}).files == Words{"a"});
   CHECK_FALSE(log_options({"a"}).svg);
