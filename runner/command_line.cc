@@ -713,16 +713,15 @@ Command declare_diff(DiffWords& words) {
       {"--all", "", &words.options.all_rows, "Print every row; 20 is the default."},
       {"--markdown", "", &words.options.markdown, "Print Markdown, for a pull request."},
       {"--json", "FILE", &words.json,
-       "Print JSON in place of the text (memledger.diff/1), or write it to FILE\n"
-       "as well.",
+       "Print JSON in place of the text (memledger.diff/1), or write it to\n"
+       "FILE as well.",
        kOptions, OutputFile{Kind::kPrinted, {".json"}, false}},
       {"--exit-code", "", &words.options.exit_code, "Exit with 1 if anything differs."},
       {"--fail-above", "SHARE|SIZE", &words.limit,
        "Exit with 1 if a total rose by more: 1%, 20MiB, or 0B for any rise."}};
   command.examples_and_exit_status =
       "Examples:\n"
-      "  memledger run -q --save-report=before.json -- ./train\n"
-      "  memledger diff before.json after.json\n"
+      "  memledger diff before.json after.json    of memledger run --save-report=FILE.json\n"
       "  memledger diff --fail-above=1% --markdown before.json after.json >comment.md\n"
       "\n"
       "Exit status:\n"

@@ -489,7 +489,7 @@ TEST_CASE("a calibration belongs to a virtual GPU, and is read before anything r
 }
 
 TEST_CASE("each command explains itself, with examples and exit statuses") {
-  for (const std::string command : {"run", "dry-run", "fit", "validate", "log", "gpus"}) {
+  for (const std::string command : {"run", "dry-run", "fit", "validate", "log", "diff", "gpus"}) {
     const std::string help = text_of({command, "--help"});
     CHECK(contains(help, "Usage: memledger " + command));
     CHECK(contains(help, "\nExamples:\n  memledger " + command));
@@ -504,9 +504,9 @@ TEST_CASE("each command explains itself, with examples and exit statuses") {
 }
 
 TEST_CASE("help fits a terminal of 100 columns") {
-  for (const Words& words :
-       {Words{"help"}, Words{"help", "run"}, Words{"help", "dry-run"}, Words{"help", "fit"},
-        Words{"help", "log"}, Words{"help", "gpus"}, Words{"help", "validate"}}) {
+  for (const Words& words : {Words{"help"}, Words{"help", "run"}, Words{"help", "dry-run"},
+                             Words{"help", "fit"}, Words{"help", "log"}, Words{"help", "diff"},
+                             Words{"help", "gpus"}, Words{"help", "validate"}}) {
     std::string text = text_of(words);
     size_t begin = 0;
     for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
@@ -539,7 +539,7 @@ TEST_CASE("a LibTorch that nobody has tried memledger with is told of") {
 TEST_CASE("an unknown command says which exist") {
   CHECK(error_of({"walk"}) ==
         "memledger: there is no command `walk`; the commands are run, dry-run, fit, validate, log, "
-        "gpus and help. "
+        "diff, gpus and help. "
         "To run a "
         "program: memledger run -- PROGRAM");
   CHECK(error_of({"help", "walk"}) == error_of({"walk"}));
