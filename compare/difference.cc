@@ -57,8 +57,8 @@ absl::Status check_kinds(const SavedFile& before, const SavedFile& after) {
     return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       before.name, " is ", name_of(a), " and ", after.name, " is ", name_of(b),
-      ", which have nothing in common; give two files of one kind, or a report and a ",
-      a == FileKind::kTimeline || b == FileKind::kTimeline ? "timeline" : "prediction"));
+      ", which have nothing in common; give two files of one kind (a report also goes with a "
+      "timeline or a prediction)"));
 }
 
 absl::Status check_moments(const SavedFile& before, const SavedFile& after) {
@@ -109,7 +109,7 @@ void add_sums(AccountChange& account) {
   Sums roles, layers, lines;
   for (const RowPair& pair : account.rows) {
     const Row& newest = pair.after == nullptr ? *pair.before : *pair.after;
-    const Row& oldest = pair.before == nullptr ? *pair.after : *pair.before;
+    const Row& oldest = pair.before == nullptr ? newest : *pair.before;
     if (pair.before != nullptr) roles.add(or_else(pair.before->role, kNoRole), -pair.before->bytes);
     if (pair.after != nullptr) roles.add(or_else(pair.after->role, kNoRole), pair.after->bytes);
     layers.add(or_else(newest.layer.empty() ? oldest.layer : newest.layer, kNoLayer),
@@ -396,15 +396,15 @@ absl::StatusOr<Limit> parse_limit(const std::string& text) {
   return absl::InvalidArgumentError("it is a share or a size, such as 1% or 20MiB");
 }
 
-bool is_above(const Difference& difference, const Limit& limit) {
+const AccountChange* first_above(const Difference& difference, const Limit& limit) {
   for (const AccountChange& account : difference.accounts) {
     const std::optional<int64_t> change = account.change();
-    if (!change) return true;
+    if (!change) return &account;
     const double allowed =
         static_cast<double>(limit.bytes) + limit.share * static_cast<double>(*account.before);
-    if (*change > 0 && static_cast<double>(*change) > allowed) return true;
+    if (*change > 0 && static_cast<double>(*change) > allowed) return &account;
   }
-  return false;
+  return nullptr;
 }
 
 }  // namespace memledger::compare

@@ -74,7 +74,7 @@ struct Limit {
   int64_t bytes = 0;
 };
 absl::StatusOr<Limit> parse_limit(const std::string& text);
-// Whether a total rose by more; a total that is not known did.
-bool is_above(const Difference& difference, const Limit& limit);
+// Returns a device whose total rose by more, or is not known; null if there is none.
+const AccountChange* first_above(const Difference& difference, const Limit& limit);
 
 }  // namespace memledger::compare

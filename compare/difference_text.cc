@@ -125,12 +125,24 @@ void add_account(std::string& text, const AccountChange& account, const ShownRow
   add_rows(text, account, shown);
 }
 
+bool has_other_names(const AccountChange& account) {
+  return account.matches[static_cast<size_t>(Match::kPrefix)] > 0 ||
+         account.matches[static_cast<size_t>(Match::kNumber)] > 0;
+}
+
 }  // namespace
 
 std::string difference_text(const Difference& difference, const ShownRows& shown) {
   std::string text = absl::StrCat("memledger diff: ", printable(difference.before), kArrow,
                                   printable(difference.after), "\n");
-  if (!difference.differs()) return text + "no difference\n";
+  if (!difference.differs()) {
+    text += "no difference\n";
+    for (const AccountChange& account : difference.accounts) {
+      if (has_other_names(account))
+        absl::StrAppend(&text, title_of(account), "  ", matches_text(account), "\n");
+    }
+    return text;
+  }
   for (const std::string& reason : difference.reasons)
     absl::StrAppend(&text, "  ", printable(reason), "\n");
   add_figures(text, " ", difference.figures);

@@ -123,8 +123,13 @@ int diff_command(const DiffOptions& options) {
   const absl::StatusOr<compare::Difference> difference = compare_files(*before, *after);
   if (!difference.ok()) return failed(difference.status());
   if (const absl::Status status = write(*difference, options); !status.ok()) return failed(status);
-  if (options.limit && is_above(*difference, *options.limit)) {
-    tell({"memledger diff: a total rose by more than --fail-above allows"});
+  const compare::AccountChange* const above =
+      options.limit ? first_above(*difference, *options.limit) : nullptr;
+  if (above != nullptr) {
+    tell({"memledger diff: ", title_of(*above), " ", above->moment, ": ",
+          above->change() ? "it rose by " + std::to_string(*above->change()) +
+                                " bytes, more than --fail-above allows"
+                          : "a total is not known, so --fail-above fails"});
     return kDiffers;
   }
   return options.exit_code && difference->differs() ? kDiffers : 0;

@@ -94,6 +94,19 @@ TEST_CASE("a file does not differ from itself") {
   CHECK(absl::StrContains(compared.text(), "no difference"));
 }
 
+TEST_CASE("names that got a prefix are said, even if no byte differs") {
+  std::vector<MadeRow> now = kBefore;
+  for (MadeRow& row : now) {
+    if (!row.name.empty()) row.name = "net." + row.name;
+    row.layer = "net." + row.layer;
+  }
+  const Compared compared(run_report({1592, kBefore}), run_report({1592, now}));
+  CHECK_FALSE(compared.difference.differs());
+  CHECK(absl::StrContains(compared.text(),
+                          "3 by name without prefix; 1 by layer, operator and "
+                          "shape; without `net.` of after"));
+}
+
 TEST_CASE("reasons come before rows") {
   MadeRun before{1592, kBefore}, after{1592, kBefore};
   before.rows[0].line = "net.cc:3 Net";
@@ -120,7 +133,7 @@ TEST_CASE("a total that is not known is a question mark, and its rows are summed
   CHECK_FALSE(compared.difference.accounts[0].change());
   CHECK(absl::StrContains(compared.text(), "peak ? \xe2\x86\x92 1000.00B"));
   CHECK(absl::StrContains(compared.text(), "-892  in all rows; a total is not known"));
-  CHECK(is_above(compared.difference, {0, 1 << 30}));
+  CHECK(first_above(compared.difference, {0, 1 << 30}) != nullptr);
 }
 
 TEST_CASE("two devices of one type are compared, whatever their numbers") {
@@ -202,10 +215,13 @@ TEST_CASE("fits are compared by values and figures") {
 
 TEST_CASE("limits are shares and sizes") {
   const Compared risen(report("cuda:0", 1000, {}), report("cuda:0", 1010, {}));
-  CHECK_FALSE(is_above(risen.difference, *parse_limit("1%")));
-  CHECK(is_above(risen.difference, *parse_limit("0.9%")));
-  CHECK_FALSE(is_above(risen.difference, *parse_limit("10B")));
-  CHECK(is_above(risen.difference, *parse_limit("9B")));
+  const auto above = [&](const char* limit) {
+    return first_above(risen.difference, *parse_limit(limit));
+  };
+  CHECK(above("1%") == nullptr);
+  CHECK(above("0.9%") == &risen.difference.accounts[0]);
+  CHECK(above("10B") == nullptr);
+  CHECK(above("9B") != nullptr);
   CHECK(parse_limit("20MiB")->bytes == 20 << 20);
   for (const char* wrong : {"", "%", "-1%", "20", "nanB", "1e9TiB", "20 MB"}) {
     CAPTURE(wrong);
