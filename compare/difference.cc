@@ -104,6 +104,16 @@ std::string or_else(const std::string& text, const char* other) {
   return text.empty() ? other : text;
 }
 
+// The name that the layer has in both files.
+std::string layer_of(const RowPair& pair, const Prefixes& prefixes) {
+  std::string layer;
+  if (pair.after != nullptr)
+    layer = without_prefix(without_wrappers(pair.after->layer), prefixes.after);
+  if (layer.empty() && pair.before != nullptr)
+    layer = without_prefix(without_wrappers(pair.before->layer), prefixes.before);
+  return layer;
+}
+
 // Lines are sampled: one of two equal rows may have none.
 void add_sums(AccountChange& account) {
   Sums roles, layers, lines;
@@ -112,8 +122,7 @@ void add_sums(AccountChange& account) {
     const Row& oldest = pair.before == nullptr ? newest : *pair.before;
     if (pair.before != nullptr) roles.add(or_else(pair.before->role, kNoRole), -pair.before->bytes);
     if (pair.after != nullptr) roles.add(or_else(pair.after->role, kNoRole), pair.after->bytes);
-    layers.add(or_else(newest.layer.empty() ? oldest.layer : newest.layer, kNoLayer),
-               pair.change());
+    layers.add(or_else(layer_of(pair, account.prefixes), kNoLayer), pair.change());
     lines.add(or_else(newest.line.empty() ? oldest.line : newest.line, kNoLine), pair.change());
   }
   if (account.by_role.empty()) account.by_role = roles.result_unless_only(kNoRole);

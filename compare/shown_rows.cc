@@ -18,8 +18,10 @@ namespace {
 
 constexpr char kArrow[] = " \xe2\x86\x92 ";
 
+// A pair has one row at least, which clang-tidy does not know.
 const Row& newest(const RowPair& pair) {
-  return pair.after == nullptr ? *pair.before : *pair.after;
+  const Row* const row = pair.after == nullptr ? pair.before : pair.after;
+  return *row;  // NOLINT(clang-analyzer-core.uninitialized.UndefReturn)
 }
 
 std::string what_of(const RowPair& pair) {
@@ -81,7 +83,7 @@ LineKey key_of(const RowPair& pair) {
 
 std::string note_of(const std::vector<const RowPair*>& pairs) {
   const RowPair& first = *pairs.front();
-  if (first.match == Match::kNone || first.match == Match::kName) return "";
+  if (first.match != Match::kNumber) return "";
   const bool has_name = !first.after->name.empty();
   const std::string& old = has_name ? first.before->name : first.before->layer;
   return old.empty() || old == (has_name ? first.after->name : first.after->layer)

@@ -105,6 +105,13 @@ TEST_CASE("names that got a prefix are said, even if no byte differs") {
   CHECK(absl::StrContains(compared.text(),
                           "3 by name without prefix; 1 by layer, operator and "
                           "shape; without `net.` of after"));
+  // A layer has one sum, whatever the file calls it.
+  now[0].bytes = 100;
+  now.erase(now.begin() + 1);
+  const Compared other(report("cpu", 1592, kBefore), report("cpu", 1612, now));
+  REQUIRE(other.difference.accounts[0].by_layer.size() == 1);
+  CHECK(other.difference.accounts[0].by_layer[0].name == "fc");
+  CHECK(other.difference.accounts[0].by_layer[0].change == 36 - 16);
 }
 
 TEST_CASE("reasons come before rows") {
