@@ -304,8 +304,13 @@ void align(SavedFile& before, SavedFile& after) {
   keep_what_timelines_say(after);
 }
 
+struct FilesAre {
+  bool of_one_kind;
+  bool of_several_ranks;
+};
+
 // One account may be null: its file does not use the device.
-void add_account(const Account* before, const Account* after, bool is_one_kind,
+void add_account(const Account* before, const Account* after, const FilesAre& files,
                  Difference& result) {
   Account unused;
   unused.device = (before == nullptr ? after : before)->device;
@@ -315,23 +320,31 @@ void add_account(const Account* before, const Account* after, bool is_one_kind,
   const Account& now = after == nullptr ? unused : *after;
   MatchedRows matched = match_rows(old.rows, now.rows);
   AccountChange change = change_of(old, now, matched);
+  if (!files.of_several_ranks) change.rank = std::nullopt;
   if (before != nullptr && after != nullptr) {
-    change.figures = figures_of(old.figures, now.figures, is_one_kind);
-    add_reasons(old.facts, now.facts, {change.device, is_one_kind}, result.reasons);
+    change.figures = figures_of(old.figures, now.figures, files.of_one_kind);
+    add_reasons(old.facts, now.facts, {title_of(change), files.of_one_kind}, result.reasons);
     add_reasons(change, matched.pairs, result.reasons);
   }
   result.accounts.push_back(std::move(change));
 }
 
 // One process needs no number.
-void forget_only_rank(Difference& difference) {
-  std::set<std::optional<int64_t>> ranks;
-  for (const AccountChange& account : difference.accounts) ranks.insert(account.rank);
-  if (ranks.size() > 1) return;
-  for (AccountChange& account : difference.accounts) account.rank = std::nullopt;
+bool has_ranks(const SavedFile& before, const SavedFile& after) {
+  std::set<int64_t> ranks;
+  for (const SavedFile* const file : {&before, &after}) {
+    for (const Account& account : file->accounts) {
+      if (account.rank) ranks.insert(*account.rank);
+    }
+  }
+  return ranks.size() > 1;
 }
 
 }  // namespace
+
+std::string title_of(const AccountChange& account) {
+  return (account.rank ? absl::StrCat("rank ", *account.rank, ", ") : "") + account.device;
+}
 
 bool FigureChange::differs() const {
   if (!before || !after) return true;
@@ -369,16 +382,16 @@ absl::StatusOr<Difference> compare_files(SavedFile& before, SavedFile& after) {
   result.after_kind = after.kind;
   result.figures = figures_of(before.figures, after.figures, is_one_kind);
   add_reasons(before.facts, after.facts, {"", is_one_kind}, result.reasons);
+  const bool shows_ranks = has_ranks(before, after);
   for (const auto& [one, other] : Accounts(before, after).pairs()) {
     if (is_one_kind || (one != nullptr && other != nullptr)) {
-      add_account(one, other, is_one_kind, result);
+      add_account(one, other, {is_one_kind, shows_ranks}, result);
       continue;
     }
     const SavedFile& lacks = one == nullptr ? before : after;
     result.reasons.push_back(absl::StrCat((one == nullptr ? other : one)->device, ": ", lacks.name,
                                           " says nothing of it"));
   }
-  forget_only_rank(result);
   return result;
 }
 

@@ -34,8 +34,8 @@ struct FigureChange {
 };
 
 struct AccountChange {
-  std::optional<int64_t> rank;
-  std::string device;  // `cuda:0`, or `cpu, now cuda:0`
+  std::optional<int64_t> rank;  // empty: there is one process
+  std::string device;           // `cuda:0`, or `cpu, now cuda:0`
   std::string moment;
   std::optional<int64_t> before, after;  // totals; 0 if a device is not used; empty: not known
   std::vector<RowPair> rows;             // those whose bytes differ, the largest change first
@@ -52,6 +52,9 @@ struct AccountChange {
   std::optional<int64_t> change() const;
   bool differs() const;
 };
+
+// Returns cuda:0, or rank 3, cuda:3.
+std::string title_of(const AccountChange& account);
 
 struct Difference {
   std::string before, after;  // names of the files

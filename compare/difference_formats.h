@@ -46,8 +46,6 @@ ShownAccount shown_rows(const AccountChange& account, const ShownRows& shown);
 
 // Returns `matched: 650 by name, 12 by layer, operator and shape`.
 std::string matches_text(const AccountChange& account);
-// Returns cuda:0, or rank 3, cuda:3.
-std::string title_of(const AccountChange& account);
 // Whether a figure differs, and no reason has said it already.
 bool is_shown(const FigureChange& figure);
 // Returns 1.58G or 1.58G…1.60G; ? if it is not known.

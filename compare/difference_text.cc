@@ -15,6 +15,7 @@ constexpr char kArrow[] = " \xe2\x86\x92 ";
 constexpr size_t kWidth = 116;  // of a line, as in the report of a run
 constexpr size_t kParts = 8;
 constexpr size_t kLines = 5;
+constexpr size_t kReasons = 10;
 
 std::string maybe_size(const std::optional<int64_t>& bytes) { return bytes ? size(*bytes) : "?"; }
 
@@ -107,7 +108,7 @@ bool has_layers_as_rows(const AccountChange& account) {
 
 void add_account(std::string& text, const AccountChange& account, const ShownRows& shown) {
   const std::optional<int64_t> change = account.change();
-  absl::StrAppend(&text, title_of(account), "  ", printable(account.moment), " ",
+  absl::StrAppend(&text, printable(title_of(account)), "  ", printable(account.moment), " ",
                   maybe_size(account.before), kArrow, maybe_size(account.after));
   if (change && *change == 0) text += ": the same";
   if (change && *change != 0)
@@ -139,12 +140,15 @@ std::string difference_text(const Difference& difference, const ShownRows& shown
     text += "no difference\n";
     for (const AccountChange& account : difference.accounts) {
       if (has_other_names(account))
-        absl::StrAppend(&text, title_of(account), "  ", matches_text(account), "\n");
+        absl::StrAppend(&text, printable(title_of(account)), "  ", matches_text(account), "\n");
     }
     return text;
   }
-  for (const std::string& reason : difference.reasons)
-    absl::StrAppend(&text, "  ", printable(reason), "\n");
+  const std::vector<std::string>& reasons = difference.reasons;
+  for (size_t i = 0; i < std::min(kReasons, reasons.size()); ++i)
+    absl::StrAppend(&text, "  ", printable(reasons[i]), "\n");
+  if (reasons.size() > kReasons)
+    absl::StrAppend(&text, "  ", reasons.size() - kReasons, " more reasons (--json has all)\n");
   add_figures(text, " ", difference.figures);
   // The first device that differs is the one that the reader asks about.
   ShownRows rows = shown;

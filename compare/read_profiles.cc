@@ -153,11 +153,6 @@ void read_timeline(const JsonObject& file, Moment moment, SavedFile& saved) {
     if (!has_small_sum(device)) return file.fail("traceEvents", "has too large a sum");
     saved.accounts.push_back(account_of(device, moment == Moment::kPeak));
   }
-  // Those of a GPU first, as in reports of a run.
-  std::stable_sort(
-      saved.accounts.begin(), saved.accounts.end(), [](const Account& a, const Account& b) {
-        return a.device.compare(0, 4, "cuda") == 0 && b.device.compare(0, 4, "cuda") != 0;
-      });
   if (const int64_t dropped = file.object("otherData").bytes("dropped_events"); dropped > 0)
     saved.facts.push_back({"events that the recording dropped", std::to_string(dropped)});
 }

@@ -108,6 +108,13 @@ void read(const JsonObject& file, Moment moment, SavedFile& saved) {
   }
 }
 
+void put_gpus_first(SavedFile& saved) {
+  const auto is_gpu = [](const Account& account) {
+    return absl::StartsWith(account.device, "cuda");
+  };
+  std::stable_partition(saved.accounts.begin(), saved.accounts.end(), is_gpu);
+}
+
 // So that no sum of them overflows.
 bool has_small_sums(const SavedFile& saved) {
   for (const Account& account : saved.accounts) {
@@ -149,6 +156,7 @@ absl::StatusOr<SavedFile> read_saved(const std::string& name, std::string_view t
   saved.name = name;
   Fault fault;
   read(JsonObject(json, fault), moment, saved);
+  put_gpus_first(saved);
   if (fault.what.empty() && !has_small_sums(saved)) fault = {"the sum of its rows is too large"};
   if (fault.what.empty()) return saved;
   return wrong(name,

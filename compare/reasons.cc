@@ -56,7 +56,7 @@ void add_graph(const AccountChange& account, std::vector<std::string>& reasons) 
     const bool is_before =
         figure.before && (!figure.after || figure.before->high > figure.after->high);
     const Figure& larger = is_before ? *figure.before : *figure.after;
-    reasons.push_back(absl::StrCat(of_device(account.device), is_before ? "before" : "after",
+    reasons.push_back(absl::StrCat(of_device(title_of(account)), is_before ? "before" : "after",
                                    ", autograd holds up to ", size(larger.high),
                                    " for a backward pass that never began; without one, run under "
                                    "torch::NoGradGuard or torch.no_grad()"));
@@ -71,7 +71,7 @@ void add_workspaces(const AccountChange& account, const std::vector<RowPair>& pa
     if (pair.after != nullptr && pair.after->role == kWorkspaceRole) after += pair.after->bytes;
   }
   if (before == after) return;
-  reasons.push_back(absl::StrCat(of_device(account.device),
+  reasons.push_back(absl::StrCat(of_device(title_of(account)),
                                  "workspaces of libraries and operators: ", size(before),
                                  " before, ", size(after), " after"));
 }
@@ -105,8 +105,8 @@ void add_reasons(const AccountChange& account, const std::vector<RowPair>& pairs
     if (pair.match == Match::kOperator)
       count(pair.before->op, pair.after->op, *pair.after, operators);
   }
-  add_counts(dtypes, account.device, "dtype", reasons);
-  add_counts(operators, account.device, "operator", reasons);
+  add_counts(dtypes, title_of(account), "dtype", reasons);
+  add_counts(operators, title_of(account), "operator", reasons);
 }
 
 }  // namespace memledger::compare

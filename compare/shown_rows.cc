@@ -167,11 +167,6 @@ std::string matches_text(const AccountChange& account) {
   return text;
 }
 
-std::string title_of(const AccountChange& account) {
-  return (account.rank ? absl::StrCat("rank ", *account.rank, ", ") : "") +
-         printable(account.device);
-}
-
 bool is_shown(const FigureChange& figure) {
   return figure.differs() && figure.name != kUnusedGraph;
 }

@@ -167,6 +167,7 @@ TEST_CASE("ranks are compared with ranks, and one that is gone went whole") {
   CHECK(difference->accounts[0].change() == 16);
   CHECK(difference->accounts[1].rank == 1);
   CHECK(difference->accounts[1].change() == -64);
+  CHECK(title_of(difference->accounts[1]) == "rank 1, cuda:0");
   CHECK_FALSE(joined("empty", {}).ok());
 }
 
