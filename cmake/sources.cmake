@@ -257,6 +257,20 @@ set(MEMLEDGER_MEASURE_SOURCES
 
 # The command `memledger`. It does not load LibTorch.
 set(MEMLEDGER_COMMAND_SOURCES
+  compare/difference.cc
+  compare/difference_json.cc
+  compare/difference_markdown.cc
+  compare/difference_text.cc
+  compare/json_object.cc
+  compare/match_rows.cc
+  compare/names.cc
+  compare/read_predictions.cc
+  compare/read_profiles.cc
+  compare/read_reports.cc
+  compare/read_saved.cc
+  compare/reasons.cc
+  compare/shown_rows.cc
+  compare/sizes.cc
   prediction/assumed_reads.cc
   prediction/fit.cc
   prediction/fit_report.cc
@@ -274,6 +288,7 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/allocator_setting.cc
   runner/child_process.cc
   runner/command_line.cc
+  runner/diff_command.cc
   runner/discarding_run.cc
   runner/dry_run.cc
   runner/dry_run_command.cc
@@ -314,6 +329,8 @@ set(MEMLEDGER_COMMAND_SOURCES
   text/json.cc
   text/names.cc
   text/output.cc
+  text/places.cc
+  text/shape.cc
   text/utf8.cc
   tracker/lines/function_source.cc
   tracker/lines/line_table.cc

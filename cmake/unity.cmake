@@ -31,7 +31,7 @@ set(MEMLEDGER_GROUPS
   "tracker/lines/=logs" "tracker/log/=logs"
   "tracker/courtesy/=tracker" "tracker/growth/=tracker" "tracker/testing/=tracker"
   "tracker/device_cache=tracker" "tracker/storage_group=tracker" "tracker/values_text=tracker"
-  "tracker/=tracker_modules" "prediction/=none" "runner/inside/=inside" "runner/writes/=none" "runner/=none"
+  "tracker/=tracker_modules" "compare/=none" "prediction/=none" "runner/inside/=inside" "runner/writes/=none" "runner/=none"
   "text/=text" "virtual_gpu/values/=values")
 
 function(memledger_unity_build target)

@@ -16,6 +16,7 @@
 
 namespace {
 
+using memledger::runner::DiffOptions;
 using memledger::runner::DryRunOptions;
 using memledger::runner::FitOptions;
 using memledger::runner::GpusOptions;
@@ -56,6 +57,8 @@ int carry_out(const FitOptions& options) { return fit_command(options); }
 int carry_out(const ValidateOptions& options) { return validate_command(options); }
 
 int carry_out(const LogOptions& options) { return log_command(options); }
+
+int carry_out(const DiffOptions& options) { return diff_command(options); }
 
 int carry_out(const GpusOptions& options) { return gpus_command(options); }
 
