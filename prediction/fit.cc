@@ -10,9 +10,9 @@ namespace {
 
 // Bounds of the next value, as multiples of the largest that fits, as long as none is known not to
 // fit. The minimum holds after the first value, whose peak hardly depends on the value.
-constexpr int64_t kLeastGrowth = 8, kMostGrowth = 16;
+constexpr int64_t kMinGrowth = 8, kMaxGrowth = 16;
 // The maximum once peaks have grown by kSlopeKnown of the capacity, so that their slope is known.
-constexpr int64_t kMostGrowthOnSlope = 64;
+constexpr int64_t kMaxGrowthOnSlope = 64;
 constexpr double kSlopeKnown = 0.01;
 // Number of values with the same peak after which the program is taken to ignore the value.
 constexpr size_t kSameUntilUnused = 4;
@@ -290,8 +290,8 @@ int64_t FitSearch::guess_next() const {
     const auto times = [&](int64_t factor) {
       return bracket.fits > upper_bound() / factor ? upper_bound() : bracket.fits * factor;
     };
-    const int64_t growth = knows_slope(tried_) ? kMostGrowthOnSlope : kMostGrowth;
-    int64_t least = tried_.size() == 1 ? times(kLeastGrowth) : bracket.fits + 1;
+    const int64_t growth = knows_slope(tried_) ? kMaxGrowthOnSlope : kMaxGrowth;
+    int64_t least = tried_.size() == 1 ? times(kMinGrowth) : bracket.fits + 1;
     // What fits beyond all estimates goes on in growing steps.
     if (tried_.size() > 1 && estimate < static_cast<double>(bracket.fits))
       least = bracket.fits + 2 * std::max<int64_t>(1, bracket.fits - second_largest_that_fits());

@@ -14,7 +14,7 @@
 namespace memledger::prediction {
 namespace {
 
-constexpr size_t kLeastWidth = 60;
+constexpr size_t kMinWidth = 60;
 // The capacity is at this share of a bar's room; what is beyond its end is cut.
 constexpr double kCapacityAt = 0.7;
 constexpr size_t kLayersEstimated = 3;
@@ -174,7 +174,7 @@ std::string picture(const FitReport& report, size_t width) {
       points.begin(), points.end(), [](const FitPoint* point) { return point->peaks.has_value(); });
   if (measured == points.end()) return "";
   const size_t value_width = std::max<size_t>(5, std::to_string(points.back()->value).size());
-  const size_t bar_width = std::max(width, kLeastWidth) - value_width - 2 * 11 - 1 - 13;
+  const size_t bar_width = std::max(width, kMinWidth) - value_width - 2 * 11 - 1 - 13;
   std::string text =
       fmt::format("\n{:>{}} {:>10} {:>10} peak of the process; | is the capacity, {}\n", "value",
                   value_width, "low", "high", words((*measured)->peaks->capacity));

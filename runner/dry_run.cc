@@ -94,7 +94,7 @@ constexpr auto kMaxGoingOn = std::chrono::seconds(30);
 constexpr auto kMaxEnding = std::chrono::seconds(5);
 
 // And one that assumes something else of what is read: as its first runs, and some more.
-constexpr int kLeastSecondsToAssume = 20;
+constexpr int kMinSecondsToAssume = 20;
 constexpr int64_t kTimesAsLongToAssume = 3;
 
 bool assumes_other_truths(const Run& run) {
@@ -834,9 +834,9 @@ absl::Status run_other_order(Runs& runs, std::vector<Case>& cases) {
 // What goes on alongside others takes longer than it took alone.
 Distance distance_of(const Run& run) {
   constexpr int kTimesAsLong = 4;
-  constexpr std::chrono::seconds kLeast(5);
+  constexpr std::chrono::seconds kMin(5);
   Distance distance;
-  distance.limit = kLeast + kTimesAsLong * std::chrono::milliseconds(run.took_ms);
+  distance.limit = kMin + kTimesAsLong * std::chrono::milliseconds(run.took_ms);
   for (const prediction::Measurement& process : run.processes) {
     if (process.ended == prediction::Ended::kAfterStep)
       distance.steps = std::max(distance.steps, process.steps);
@@ -922,7 +922,7 @@ int seconds_to_assume(const std::vector<Run>& runs) {
   for (const Run& run : runs) {
     if (run.assumed_reads.empty()) longest = std::max(longest, run.took_ms);
   }
-  return std::max<int>(kLeastSecondsToAssume,
+  return std::max<int>(kMinSecondsToAssume,
                        static_cast<int>(longest * kTimesAsLongToAssume / 1000));
 }
 

@@ -35,7 +35,7 @@ using prediction::Prediction;
 constexpr char kCommand[] = "memledger fit";
 constexpr int kCannotRun = 126;
 constexpr size_t kWidthOfFiles = 80;
-constexpr size_t kMostWidth = 120;
+constexpr size_t kMaxWidth = 120;
 constexpr char kPlace[] = "{}";
 
 std::atomic<int> caught_signal{0};
@@ -63,7 +63,7 @@ bool is_set_already(const Remedy& remedy) {
 size_t width_of_output() {
   winsize size{};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kWidthOfFiles;
-  return std::min<size_t>(size.ws_col, kMostWidth);
+  return std::min<size_t>(size.ws_col, kMaxWidth);
 }
 
 // Makes the runs, and says on a terminal how far they are.

@@ -88,7 +88,7 @@ void KeptBytes::keep_locked(uintptr_t address, std::vector<unsigned char> bytes,
   total_ += bytes.size();
   runs_[address] = Run{std::move(bytes), order};
   by_age_.emplace_back(order, address);
-  while (total_ > kMostBytes && !by_age_.empty()) {
+  while (total_ > kMaxBytes && !by_age_.empty()) {
     const auto [oldest, at] = by_age_.front();
     by_age_.pop_front();
     const auto found = runs_.find(at);

@@ -15,7 +15,7 @@ namespace memledger::virtual_gpu {
 class KeptBytes {
  public:
   // All that is kept at one time; the oldest is dropped first.
-  static constexpr size_t kMostBytes = size_t{64} << 20;
+  static constexpr size_t kMaxBytes = size_t{64} << 20;
 
   // Copies of more than `most_bytes_per_copy` are not kept; with 0 nothing is.
   explicit KeptBytes(size_t most_bytes_per_copy) : most_bytes_per_copy_(most_bytes_per_copy) {}

@@ -645,8 +645,8 @@ void Machine::note_exchange(void* destination, const void* source, size_t bytes,
 namespace {
 
 void note_fill(uintptr_t address, unsigned char value, size_t bytes) {
-  constexpr size_t kMostBytes = 64 << 10;
-  if (bytes > kMostBytes) return virtual_gpu::known_values().wrote(address, nullptr, bytes);
+  constexpr size_t kMaxBytes = 64 << 10;
+  if (bytes > kMaxBytes) return virtual_gpu::known_values().wrote(address, nullptr, bytes);
   const std::vector<unsigned char> content(bytes, value);
   virtual_gpu::known_values().wrote(address, content.data(), bytes);
 }

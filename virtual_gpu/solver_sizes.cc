@@ -25,13 +25,13 @@ WorkSize lu_work(int64_t rows, int64_t columns) {
 }
 
 WorkSize qr_work(int64_t rows, int64_t columns) {
-  constexpr double kLeast = 786432;
+  constexpr double kMin = 786432;
   const double n = static_cast<double>(columns);
   const double by_columns = 1024 * n + 524288;
-  const double most = std::max(kLeast, by_columns) + 64;
+  const double most = std::max(kMin, by_columns) + 64;
   // For very large ones it depends on the device and on the rows.
   return rows > 8192 ? between(305700 + 24 * n, most)
-                     : between(std::max(kLeast, std::min(by_columns, 8912896.0)), most);
+                     : between(std::max(kMin, std::min(by_columns, 8912896.0)), most);
 }
 
 WorkSize cholesky_work(int64_t columns) {

@@ -591,9 +591,9 @@ int edge_of(const Node& node, const at::Tensor& tensor) {
   if (meta == nullptr) return -1;
   // The caller keeps the result in 16 bits, and a node with thousands of edges that saves all its
   // inputs must not cost their square.
-  constexpr size_t kMost = 1024;
+  constexpr size_t kMax = 1024;
   const auto& edges = node.next_edges();
-  for (size_t i = 0; i < std::min(edges.size(), kMost); ++i) {
+  for (size_t i = 0; i < std::min(edges.size(), kMax); ++i) {
     const Node* producer = edges[i].function.get();
     if (producer == nullptr) continue;
     if (meta->grad_fn_

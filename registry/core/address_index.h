@@ -66,7 +66,7 @@ class AddressIndex {
   size_t size() const noexcept { return size_; }
 
  private:
-  static constexpr size_t kLeast = 16;
+  static constexpr size_t kMin = 16;
 
   struct Cell {
     Slot slot = kNone;
@@ -81,7 +81,7 @@ class AddressIndex {
   size_t next(size_t place) const noexcept { return (place + 1) & (cells_.size() - 1); }
 
   void grow() {
-    LargeVector<Cell> cells(cells_.empty() ? kLeast : 2 * cells_.size());
+    LargeVector<Cell> cells(cells_.empty() ? kMin : 2 * cells_.size());
     cells_.swap(cells);
     most_ = cells_.size() / 4 * 3;
     shift_ = 32 - static_cast<uint32_t>(__builtin_ctzll(cells_.size()));

@@ -51,8 +51,8 @@ void take_page_faults(void* begin, size_t bytes) noexcept {
 void give_back_pages(void* begin, size_t bytes) noexcept {
   // The system's lock of the process's mappings is held for as long as one call takes, and whoever
   // maps memory meanwhile waits: malloc of the program's other threads, a table that grows.
-  constexpr uintptr_t kMostAtATime = uintptr_t{2} << 20;
-  advise(begin, bytes, page_size(), MADV_DONTNEED, kMostAtATime);
+  constexpr uintptr_t kMaxAtATime = uintptr_t{2} << 20;
+  advise(begin, bytes, page_size(), MADV_DONTNEED, kMaxAtATime);
 }
 
 }  // namespace memledger::core

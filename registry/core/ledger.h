@@ -236,8 +236,8 @@ class Ledger {
   // Returns a number above all ids until now, which no id from now on is below.
   uint64_t next_id() noexcept {
     // Nobody goes on with the block that he has.
-    return (id_blocks_.taken.fetch_add(kMostBlocksSince + 1, std::memory_order_relaxed) +
-            kMostBlocksSince + 1) *
+    return (id_blocks_.taken.fetch_add(kMaxBlocksSince + 1, std::memory_order_relaxed) +
+            kMaxBlocksSince + 1) *
                kIdBlock +
            1;
   }
@@ -412,7 +412,7 @@ class Ledger {
   }
   static uint32_t calling_thread() noexcept;
   static constexpr uint64_t kIdBlock = 64;
-  static constexpr uint64_t kMostBlocksSince = 17;
+  static constexpr uint64_t kMaxBlocksSince = 17;
   // Returns an id above all of this thread's, and at most 1 100 below those of others. Threads take
   // ids in blocks, so that births do not pass a cache line between cores. A thread that finds that
   // 16 others have been taken after its own begins a new one.

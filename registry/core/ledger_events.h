@@ -16,7 +16,7 @@ namespace memledger::core {
 ABSL_ATTRIBUTE_ALWAYS_INLINE inline uint64_t Ledger::take_id(ThreadContext& thread) noexcept {
   IdBlock& block = thread.ids;
   const uint64_t taken = id_blocks_.taken.load(std::memory_order_relaxed);
-  if (ABSL_PREDICT_FALSE(block.next == block.end || taken - block.number > kMostBlocksSince ||
+  if (ABSL_PREDICT_FALSE(block.next == block.end || taken - block.number > kMaxBlocksSince ||
                          block.ledger != number_))
     return take_id_block(thread);
   return block.next++;

@@ -134,14 +134,14 @@ void pop_node(ThreadContext& thread) {
 // Returns the layer of what a node's gradients are for: of the leaves among it, else of the latest
 // maker.
 uint64_t layer_read_by(const torch::autograd::Node& node) {
-  constexpr size_t kMostInputs = 8;
+  constexpr size_t kMaxInputs = 8;
   const RegistryState& state = RegistryState::get();
   uint64_t made_of = 0;
   uint64_t leaf_id = 0;
   uint64_t leaf_made_of = 0;
   size_t inputs = 0;
   for (const torch::autograd::Edge& edge : node.next_edges()) {
-    if (edge.function == nullptr || ++inputs > kMostInputs) continue;
+    if (edge.function == nullptr || ++inputs > kMaxInputs) continue;
     if (const auto* const leaf =
             dynamic_cast<const torch::autograd::AccumulateGrad*>(&*edge.function)) {
       c10::StorageImpl* const storage = storage_impl_of(leaf->variable);

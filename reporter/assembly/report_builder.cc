@@ -606,9 +606,9 @@ class Builder {
   // Returns the parameter of the layer that first read what no layer has made, directly or through
   // what was made of it; null where that is not known.
   const NamedTensorFacts* reader_of(const StorageInfo& storage) const {
-    constexpr int kMostSteps = 8;
+    constexpr int kMaxSteps = 8;
     const StorageInfo* at = &storage;
-    for (int step = 0; step < kMostSteps && at != nullptr; ++step) {
+    for (int step = 0; step < kMaxSteps && at != nullptr; ++step) {
       const uint64_t next = at->parameter != 0 ? at->parameter : at->consumer;
       if (next == 0) return nullptr;
       const auto parameter = parameters_.find(next);

@@ -19,7 +19,7 @@
 namespace memledger {
 namespace {
 
-constexpr int64_t kLeastBytesHeld = int64_t{1} << 20;
+constexpr int64_t kMinBytesHeld = int64_t{1} << 20;
 constexpr size_t kMaxHeldTold = 2;
 
 bool is_of_the_program(const ReportRow& row) {
@@ -139,7 +139,7 @@ std::vector<HeldAtPeak> held_at_peak(const RunOfDevice& device) {
   }
   std::vector<HeldAtPeak> sorted;
   for (auto& [key, held] : all) {
-    if (held.bytes >= kLeastBytesHeld && held.bytes >= device.peak.total_bytes / 20)
+    if (held.bytes >= kMinBytesHeld && held.bytes >= device.peak.total_bytes / 20)
       sorted.push_back(std::move(held));
   }
   std::stable_sort(sorted.begin(), sorted.end(),

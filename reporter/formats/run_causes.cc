@@ -17,13 +17,13 @@
 namespace memledger {
 namespace {
 
-constexpr int64_t kLeastBytes = int64_t{1} << 20;
-constexpr int64_t kLeastCache = int64_t{64} << 20;  // LibTorch takes 20 MiB at once
-constexpr size_t kLeastRounds = 8;
+constexpr int64_t kMinBytes = int64_t{1} << 20;
+constexpr int64_t kMinCache = int64_t{64} << 20;  // LibTorch takes 20 MiB at once
+constexpr size_t kMinRounds = 8;
 constexpr size_t kMaxPerRound = 4;  // rows of one kind that one round leaves
 
 bool is_worth_telling(int64_t bytes, const DeviceReport& rows) {
-  return bytes >= kLeastBytes && bytes >= rows.total_bytes / 10;
+  return bytes >= kMinBytes && bytes >= rows.total_bytes / 10;
 }
 
 // Rows of one kind, the oldest first.
@@ -54,7 +54,7 @@ bool find_distance(Kind& kind, size_t step) {
 }
 
 void find_period(Kind& kind) {
-  for (size_t step = 1; step <= kMaxPerRound && kind.rows.size() >= kLeastRounds * step; ++step) {
+  for (size_t step = 1; step <= kMaxPerRound && kind.rows.size() >= kMinRounds * step; ++step) {
     if (find_distance(kind, step)) return;
   }
 }
@@ -113,7 +113,7 @@ std::vector<Kind> kinds_of(const DeviceReport& rows, bool awaiting_backward_only
   }
   std::vector<Kind> result;
   for (auto& [key, kind] : kinds) {
-    if (kind.rows.size() < kLeastRounds) continue;
+    if (kind.rows.size() < kMinRounds) continue;
     std::sort(kind.rows.begin(), kind.rows.end(),
               [](const ReportRow* a, const ReportRow* b) { return a->storage_id < b->storage_id; });
     find_period(kind);
@@ -216,7 +216,7 @@ std::optional<Recurring> recurring_of(const DeviceReport& rows, uint64_t newest)
   }
   std::optional<Recurring> result;
   for (auto& [key, of_kind] : kinds) {
-    if (of_kind.size() < kLeastRounds || !is_spread(of_kind, newest)) continue;
+    if (of_kind.size() < kMinRounds || !is_spread(of_kind, newest)) continue;
     Recurring kind;
     kind.count = static_cast<int64_t>(of_kind.size());
     kind.least = *of_kind.front()->nbytes;
@@ -289,7 +289,7 @@ std::string cache_text(const RunReport& run, const RunOfDevice& device) {
   const int64_t free = cache.whole_bytes + cache.piece_bytes + cache.private_bytes;
   const int64_t reserved_peak = device.figures.reserved_peak.value_or(0);
   const bool is_of_peak = cache.reserved_bytes >= reserved_peak - reserved_peak / 10;
-  if (!is_of_peak || free < kLeastCache || free < cache.reserved_bytes / 4) return "";
+  if (!is_of_peak || free < kMinCache || free < cache.reserved_bytes / 4) return "";
   std::string text = fmt::format("at {} reserved, LibTorch's cache had {} free",
                                  readable_size(cache.reserved_bytes), readable_size(free));
   if (cache.whole_segments > 0) {
@@ -316,7 +316,7 @@ std::string cache_text(const RunReport& run, const RunOfDevice& device) {
 }
 
 std::string pinned_text(const PinnedOfRun& pinned) {
-  if (pinned.peak_bytes < kLeastBytes) return "";  // LibTorch's own copies of a value
+  if (pinned.peak_bytes < kMinBytes) return "";  // LibTorch's own copies of a value
   std::string text = fmt::format("pinned host memory  peak {}", readable_size(pinned.peak_bytes));
   if (pinned.now_bytes != pinned.peak_bytes)
     text += fmt::format(", now {}", readable_size(pinned.now_bytes));

@@ -839,7 +839,7 @@ std::string without_function(const std::string& place) {
 
 // Returns `  110.25M  12 x 9.19M  (768, 3072) float32  h.0…11.mlp.weight at train.py:81` for each.
 std::vector<std::string> group_texts(const std::vector<Group>& groups, size_t most) {
-  constexpr size_t kLeast = 72;  // of a layer's path the middle says most, too
+  constexpr size_t kMin = 72;  // of a layer's path the middle says most, too
   std::vector<std::string> figures, places;
   std::vector<NameInTable> whats;
   for (size_t i = 0; i < std::min(most, groups.size()); ++i) {
@@ -855,7 +855,7 @@ std::vector<std::string> group_texts(const std::vector<Group>& groups, size_t mo
     const size_t room = kWidth - std::min(kWidth, count_characters(figures.back()));
     if (count_characters(what) + count_characters(place) > room) place = without_function(place);
     const size_t taken = count_characters(place);
-    whats.push_back({what, taken + kLeast < room ? room - taken : kLeast});
+    whats.push_back({what, taken + kMin < room ? room - taken : kMin});
     places.push_back(place);
   }
   std::vector<std::string> texts = table_names(whats);

@@ -26,10 +26,10 @@ using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensor
 using Hold = std::lock_guard<ForkSafeMutex>;
 using Module = ToldNames::Module;
 
-constexpr size_t kLeastPrune = 1024;
-constexpr size_t kLeastKept = size_t{1} << 14;
+constexpr size_t kMinPrune = 1024;
+constexpr size_t kMinKept = size_t{1} << 14;
 // Modules are not so deep, unless one is part of itself.
-constexpr int kMostDepth = 1000;
+constexpr int kMaxDepth = 1000;
 constexpr uint64_t kStillLives = std::numeric_limits<uint64_t>::max();
 
 // What a wrapper calls what it wraps.
@@ -136,7 +136,7 @@ class Namer {
 
 // A parameter of a wrapper itself counts as one of what it wraps.
 Module Namer::wrapped_by(Module module) const {
-  for (int depth = 0; depth < kMostDepth; ++depth) {
+  for (int depth = 0; depth < kMaxDepth; ++depth) {
     const auto node = nodes_.find(module);
     if (node == nodes_.end() || node->second.parts.size() != 1) return module;
     const auto& [name, part] = *node->second.parts.begin();
@@ -166,7 +166,7 @@ const Link* Namer::best(const Node& node, const Nodes& nodes) {
 const Namer::Spot* Namer::spot_of(Module module, int depth) {
   if (const auto known = spots_.find(module); known != spots_.end()) return &known->second;
   const auto node = nodes_.find(module);
-  if (node == nodes_.end() || depth > kMostDepth) return nullptr;
+  if (node == nodes_.end() || depth > kMaxDepth) return nullptr;
   const Link* const link = best(node->second, nodes_);
   const Spot* const whole = link == nullptr ? nullptr : spot_of(link->whole, depth + 1);
   Spot spot;
@@ -325,8 +325,8 @@ struct ToldNames::Table {
   std::unordered_map<uint64_t, uint64_t> kept;  // records by storage id
   std::optional<GradientNotes::Wanted> gradients;
   uint64_t next = 1;  // of records, and of what happens
-  size_t prune_at = kLeastPrune;
-  size_t prune_kept_at = kLeastKept;
+  size_t prune_at = kMinPrune;
+  size_t prune_kept_at = kMinKept;
 
   std::atomic<bool> empty{true};
 
@@ -407,7 +407,7 @@ void ToldNames::Table::prune(std::vector<WeakTensor>& dropped) {
     living.erase(one++);
   }
   forget_unneeded();
-  prune_at = std::max(kLeastPrune, 2 * living.size());
+  prune_at = std::max(kMinPrune, 2 * living.size());
 }
 
 // Forgets records that are of no storage, and modules that have ended and have no place in a name.
@@ -457,7 +457,7 @@ void ToldNames::Table::prune_kept(bool now) {
     one->first > last || matter.count(one->first) > 0 ? void(++one) : void(kept.erase(one++));
   }
   forget_unneeded();
-  prune_kept_at = std::max(kLeastKept, 2 * kept.size());
+  prune_kept_at = std::max(kMinKept, 2 * kept.size());
 }
 
 ToldNames::ToldNames() : table_(std::make_unique<Table>()) {}

@@ -48,8 +48,8 @@ namespace memledger::inside {
 namespace {
 
 constexpr size_t kLines = 40;
-constexpr size_t kLeastLines = 20;  // in addition to those of a failed allocation
-constexpr size_t kPeakRows = 20;    // of a table
+constexpr size_t kMinLines = 20;  // in addition to those of a failed allocation
+constexpr size_t kPeakRows = 20;  // of a table
 
 // The process may have been copied to write the report.
 std::vector<std::string> command_of(pid_t process) {
@@ -298,7 +298,7 @@ int64_t own_bytes_without_table(pid_t process) {
 
 // Says what grew in a C++ program on the CPU without being tensors.
 std::string outside_note(const CollectedRun& run) {
-  constexpr int64_t kLeastGrowth = int64_t{128} << 20;
+  constexpr int64_t kMinGrowth = int64_t{128} << 20;
   constexpr int64_t kTimesTensors = 4;
   const int64_t before = own_bytes_at_begin.load();
   if (run.run.is_python || before == 0 || run.run.devices.size() != 1 ||
@@ -306,7 +306,7 @@ std::string outside_note(const CollectedRun& run) {
     return "";
   const int64_t tensors = run.run.devices.front().peak.total_bytes;
   const int64_t now = run.own_bytes;
-  if (now - before < std::max(kLeastGrowth, kTimesTensors * tensors)) return "";
+  if (now - before < std::max(kMinGrowth, kTimesTensors * tensors)) return "";
   return fmt::format(
       "outside LibTorch's allocator: the process uses {} of its own memory, {} of it already when "
       "LibTorch had loaded, and its tensors took {} at their peak; the rest is of libraries "
@@ -647,7 +647,7 @@ std::string run_report_text(CollectedRun& run, const ProgramEnd& end) {
   tell_end(run, end);
   if (!run.process.saves_report) run.run.hint = "every row: memledger run --save-report=FILE.html";
   const std::string below = below_summary(run);
-  const size_t lines = std::max(kLeastLines, kLines - std::min(kLines, count_lines(below)));
+  const size_t lines = std::max(kMinLines, kLines - std::min(kLines, count_lines(below)));
   std::ostringstream out;
   out << run_summary(run.run, lines) << below;
   if (run.process.full_report) write_tables(out, run);

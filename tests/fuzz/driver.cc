@@ -21,7 +21,7 @@
 
 namespace {
 
-constexpr size_t kMostBytes = 4096;
+constexpr size_t kMaxBytes = 4096;
 
 std::string current;
 std::string crash_path = "crash-input";
@@ -50,7 +50,7 @@ class Mutator {
   std::string next() {
     std::string text = corpus_[below(corpus_.size())];
     for (size_t changes = 1 + below(6); changes > 0; --changes) change(text);
-    if (text.size() > kMostBytes) text.resize(kMostBytes);
+    if (text.size() > kMaxBytes) text.resize(kMaxBytes);
     // Some of what is new goes on from there.
     if (below(64) == 0 && corpus_.size() < 4096) corpus_.push_back(text);
     return text;

@@ -47,7 +47,7 @@ class Json {
   }
 
  private:
-  static constexpr int kMostDepth = 100;
+  static constexpr int kMaxDepth = 100;
 
   void spaces() {
     while (at_ < text_.size() && is_space(text_[at_])) ++at_;
@@ -109,7 +109,7 @@ class Json {
   }
   bool value(int depth) {
     spaces();
-    if (at_ == text_.size() || depth > kMostDepth) return false;
+    if (at_ == text_.size() || depth > kMaxDepth) return false;
     switch (text_[at_]) {
       case '{':
         return list('}', true, depth);

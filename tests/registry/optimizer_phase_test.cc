@@ -387,16 +387,16 @@ TEST_CASE("a report in the middle of a step counts it once, and tells what is al
 TEST_CASE("of a long training every second step is kept, and the last") {
   Steps steps;
   steps.bear(kWeight);
-  constexpr auto kMost = static_cast<int64_t>(StepMarks::kMostRecords);
-  for (int64_t step = 0; step < 2 * kMost + 7; ++step) {
+  constexpr auto kMax = static_cast<int64_t>(StepMarks::kMaxRecords);
+  for (int64_t step = 0; step < 2 * kMax + 7; ++step) {
     steps.run();
     steps.end();
   }
   const StepMarks::History history = steps.history();
-  CHECK(history.steps == 2 * kMost + 7);
-  CHECK(history.records.size() <= StepMarks::kMostRecords);
-  CHECK(history.records.size() >= StepMarks::kMostRecords / 2);
-  CHECK(history.records.back().step == 2 * kMost + 7);
+  CHECK(history.steps == 2 * kMax + 7);
+  CHECK(history.records.size() <= StepMarks::kMaxRecords);
+  CHECK(history.records.size() >= StepMarks::kMaxRecords / 2);
+  CHECK(history.records.back().step == 2 * kMax + 7);
   for (size_t i = 0; i + 1 < history.records.size(); ++i) {
     CHECK(history.records[i].step < history.records[i + 1].step);
     CHECK(history.records[i].step % 2 == 0);

@@ -23,7 +23,7 @@
 namespace memledger {
 namespace {
 
-constexpr size_t kMostRowsInText = 20;
+constexpr size_t kMaxRowsInText = 20;
 // Share of a sum's slope that, once rows below it have shown it, makes a row of its own needless.
 constexpr double kExplained = 0.5;
 
@@ -359,7 +359,7 @@ std::string GrowthReport::verdict() const {
 
 std::string to_string(const GrowthReport& report) {
   std::string text = report.verdict();
-  for (size_t i = 0; i < std::min(report.rows.size(), kMostRowsInText); ++i) {
+  for (size_t i = 0; i < std::min(report.rows.size(), kMaxRowsInText); ++i) {
     const GrowthRow& row = report.rows[i];
     const std::string slope =
         verdict_text(row.growth, report.unit).substr(std::string("growing ").size());
@@ -367,8 +367,8 @@ std::string to_string(const GrowthReport& report) {
             size_in_words(static_cast<double>(row.bytes)) + " in " + std::to_string(row.count) +
             (row.count == 1 ? " storage" : " storages");
   }
-  if (report.rows.size() > kMostRowsInText) {
-    text += "\n  … and " + std::to_string(report.rows.size() - kMostRowsInText) + " more";
+  if (report.rows.size() > kMaxRowsInText) {
+    text += "\n  … and " + std::to_string(report.rows.size() - kMaxRowsInText) + " more";
   }
   return text;
 }

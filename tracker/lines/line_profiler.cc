@@ -30,7 +30,7 @@
 namespace memledger {
 namespace {
 
-constexpr size_t kMostCodeBytes = size_t{1} << 16;
+constexpr size_t kMaxCodeBytes = size_t{1} << 16;
 
 // A profiled function with all its bodies (instantiations of a template, split-off parts).
 struct Shown {
@@ -56,7 +56,7 @@ struct Code {
 Code code_of(const ProgramFunction& function) {
   std::vector<void*> addresses = InlinedCalls::places(function.begin, function.end);
   const bool has_inlined_calls = !addresses.empty();
-  const uintptr_t end = std::min(function.end, function.begin + kMostCodeBytes);
+  const uintptr_t end = std::min(function.end, function.begin + kMaxCodeBytes);
   for (uintptr_t address = function.begin; !has_inlined_calls && address < end; ++address)
     addresses.push_back(return_address_at(address));
   return {frames_at(addresses), has_inlined_calls};

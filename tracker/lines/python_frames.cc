@@ -22,7 +22,7 @@ using Object = void;  // PyObject and the types derived from it
 using Thread = void;  // PyThreadState
 
 // Function objects of a name that is looked for; a program that makes more of them is not followed.
-constexpr size_t kMostCodes = 4096;
+constexpr size_t kMaxCodes = 4096;
 
 template <typename F>
 bool find(const char* name, F*& function) {
@@ -181,7 +181,7 @@ uint32_t function_of(Object* frame, Object* code, Object* name) {
   if (!is_new && (found->second.function != PythonFunctions::kNone ||
                   found->second.looked_among == known.named))
     return found->second.function;
-  if (is_new && known.codes.size() >= kMostCodes) return PythonFunctions::kNone;
+  if (is_new && known.codes.size() >= kMaxCodes) return PythonFunctions::kNone;
   KnownCode now{described_function(frame, code), known.named};
   if (now.function == PythonFunctions::kNone) now.function = told_function(code, name);
   known.codes[code] = now;

@@ -11,9 +11,9 @@
 namespace memledger {
 namespace {
 
-constexpr size_t kMostBytes = size_t{256} << 20;
-constexpr size_t kMostPoints = size_t{1} << 21;
-constexpr size_t kMostMissing = 1000;
+constexpr size_t kMaxBytes = size_t{256} << 20;
+constexpr size_t kMaxPoints = size_t{1} << 21;
+constexpr size_t kMaxMissing = 1000;
 constexpr size_t kRowsOfStep = 10;
 constexpr size_t kNodeBytes = 48;  // of a map, without its key and value
 
@@ -130,7 +130,7 @@ void LogRunDigest::add(const LogBlock& block) {
 
 void LogRunDigest::add_note(const std::string& note) {
   if (note.find(log_text::kBlocksMissing) == std::string::npos) return;
-  if (missing.size() == kMostMissing) {
+  if (missing.size() == kMaxMissing) {
     ++more_missing;
     return;
   }
@@ -146,12 +146,12 @@ void LogRunDigest::add_point(const LogBlock& block, uint32_t place) {
     points.back() = higher(points.back(), point);
     return;
   }
-  if (points.size() == kMostPoints) {
-    for (size_t i = 0; i < kMostPoints / 2; ++i)
+  if (points.size() == kMaxPoints) {
+    for (size_t i = 0; i < kMaxPoints / 2; ++i)
       points[i] = higher(points[2 * i], points[2 * i + 1]);
-    points.resize(kMostPoints / 2);
+    points.resize(kMaxPoints / 2);
     blocks_per_point *= 2;
-    size_ -= kMostPoints / 2 * sizeof(LogPoint);
+    size_ -= kMaxPoints / 2 * sizeof(LogPoint);
   }
   points.push_back(point);
   blocks_in_last_point_ = 1;
@@ -260,7 +260,7 @@ LogRunDigest digest_of(const LogRun& run) {
 }
 
 absl::StatusOr<LogDigest> read_log_digest(const std::string& path) {
-  LogDigest digest(path, kMostBytes);
+  LogDigest digest(path, kMaxBytes);
   const absl::StatusOr<int64_t> unread_lines = visit_log_file(path, digest);
   if (!unread_lines.ok()) return unread_lines.status();
   digest.unread_lines = *unread_lines;

@@ -20,9 +20,9 @@
 namespace memledger {
 namespace {
 
-constexpr size_t kMostLines = 10;
-constexpr size_t kMostPointsOfPicture = size_t{1} << 16;
-constexpr size_t kMostBytesOfTitle = 1024;
+constexpr size_t kMaxLines = 10;
+constexpr size_t kMaxPointsOfPicture = size_t{1} << 16;
+constexpr size_t kMaxBytesOfTitle = 1024;
 using log_text::kBytesPerMib;
 
 std::string mib(int64_t bytes) {
@@ -46,7 +46,7 @@ std::vector<Value> largest_first(std::vector<Value> values, const Bytes& bytes) 
 }
 
 void add_rest(std::string& text, size_t all, const char* what) {
-  if (all > kMostLines) text += fmt::format("  … and {} more {}\n", all - kMostLines, what);
+  if (all > kMaxLines) text += fmt::format("  … and {} more {}\n", all - kMaxLines, what);
 }
 
 std::string biggest_step(const LogRunDigest& run) {
@@ -55,7 +55,7 @@ std::string biggest_step(const LogRunDigest& run) {
   std::string text = fmt::format("Biggest step: {}, of {} born and {} gone, at {}\n",
                                  signed_mib(step.born - step.died), mib(step.born), mib(step.died),
                                  printable(run.place_name(step.place)));
-  for (size_t i = 0; i < step.rows.size() && i < kMostLines; ++i) {
+  for (size_t i = 0; i < step.rows.size() && i < kMaxLines; ++i) {
     const LogRow& row = step.rows[i];
     text += fmt::format("  {} {} * {}, {}{}\n", row.sign, row.count, printable(row.group()),
                         mib(row.bytes), row.last.empty() ? "" : ": " + printable(row.last));
@@ -72,7 +72,7 @@ std::string what_grew(const LogRunDigest& run) {
   if (places.empty()) return "What grew: nothing\n";
   std::string text = "What grew, by the line of the program that logged it:\n";
   places = largest_first(std::move(places), [](const LogPlace& place) { return place.bytes; });
-  for (size_t i = 0; i < places.size() && i < kMostLines; ++i) {
+  for (size_t i = 0; i < places.size() && i < kMaxLines; ++i) {
     text += fmt::format("  {} in {}, {} of which grew: {}\n", signed_mib(places[i].bytes),
                         several(static_cast<size_t>(places[i].visits), "block"),
                         places[i].visits_that_grew, printable(*places[i].name));
@@ -95,7 +95,7 @@ std::string never_came_back(const LogRunDigest& run) {
   std::string text =
       fmt::format("What never came back: {} born in this log and alive at its end\n", mib(all));
   left = largest_first(std::move(left), [](const Named& kind) { return kind.second->bytes(); });
-  for (size_t i = 0; i < left.size() && i < kMostLines; ++i) {
+  for (size_t i = 0; i < left.size() && i < kMaxLines; ++i) {
     const LogKind& kind = *left[i].second;
     const size_t places = kind.places();
     text += fmt::format(
@@ -150,8 +150,8 @@ Series series_of(const LogRunDigest& run, const std::vector<LogPoint>& points) {
 }
 
 std::string title_of(const std::string& name) {
-  if (name.size() <= kMostBytesOfTitle) return html_text(name);
-  return html_text(name.substr(0, kMostBytesOfTitle)) + "…";
+  if (name.size() <= kMaxBytesOfTitle) return html_text(name);
+  return html_text(name.substr(0, kMaxBytesOfTitle)) + "…";
 }
 
 constexpr double kSvgWidth = 960, kSvgHeight = 360, kLeft = 80, kRight = 20, kTop = 40,
@@ -210,7 +210,7 @@ std::vector<LogPoint> thinned(const std::vector<LogPoint>& points, size_t most) 
 }
 
 std::string svg_of(const LogRunDigest& run, const std::string& title) {
-  const std::vector<LogPoint> points = thinned(run.points, kMostPointsOfPicture);
+  const std::vector<LogPoint> points = thinned(run.points, kMaxPointsOfPicture);
   const Series series = series_of(run, points);
   const double step = grid_step(series.highest);
   const double top = std::max(step, std::ceil(series.highest / step) * step);
@@ -371,7 +371,7 @@ std::string compared_ends(const LogRunDigest& a, const LogRunDigest& b) {
   differences = largest_first(std::move(differences), [](const Difference& difference) {
     return std::abs(difference.bytes);
   });
-  for (size_t i = 0; i < differences.size() && i < kMostLines; ++i) {
+  for (size_t i = 0; i < differences.size() && i < kMaxLines; ++i) {
     text += fmt::format("  {}, {:+} * {}\n", signed_mib(differences[i].bytes), differences[i].count,
                         printable(differences[i].name));
   }

@@ -30,7 +30,7 @@
 namespace memledger {
 namespace {
 
-constexpr size_t kMostHolders = 10;
+constexpr size_t kMaxHolders = 10;
 
 std::atomic<FailureHandler> failure_handler{nullptr};
 
@@ -112,14 +112,14 @@ std::string holders(const std::vector<const StorageInfo*>& storages) {
   int64_t rest = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto& [minus_bytes, where, count] = rows[i];
-    if (i < kMostHolders) {
+    if (i < kMaxHolders) {
       add_line(size_text(-minus_bytes) + " in " + std::to_string(count) + ": " + where);
     } else {
       rest -= minus_bytes;
     }
   }
-  if (rows.size() > kMostHolders)
-    add_line("… and " + counted(rows.size() - kMostHolders, "more group") + ", " + size_text(rest));
+  if (rows.size() > kMaxHolders)
+    add_line("… and " + counted(rows.size() - kMaxHolders, "more group") + ", " + size_text(rest));
   return text;
 }
 

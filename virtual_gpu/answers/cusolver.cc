@@ -51,9 +51,9 @@ size_t size_of(int cuda_data_type) {
 
 // Every matrix is worked on in elements of its own type.
 int give(const WorkSize& size, size_t element_bytes, int* out) {
-  constexpr uint64_t kMost = std::numeric_limits<int>::max();
-  if (out == nullptr || size.least > kMost) return kInvalidValue;
-  *out = static_cast<int>(std::min(chosen(size), kMost));
+  constexpr uint64_t kMax = std::numeric_limits<int>::max();
+  if (out == nullptr || size.least > kMax) return kInvalidValue;
+  *out = static_cast<int>(std::min(chosen(size), kMax));
   note_workspace_asked(WorkspaceKind::kCusolver, static_cast<uint64_t>(*out) * element_bytes);
   return 0;
 }

@@ -13,7 +13,7 @@
 namespace memledger::virtual_gpu {
 namespace {
 
-constexpr int64_t kMostElements = 32768;  // at::internal::GRAIN_SIZE
+constexpr int64_t kMaxElements = 32768;  // at::internal::GRAIN_SIZE
 
 // Whether a rule knows something of the result where an input is not known at all.
 bool bears_unknown(Partly partly) {
@@ -120,7 +120,7 @@ bool all_differ(const at::Tensor& tensor) {
 }  // namespace
 
 bool may_compute(const Place& place) {
-  return place.numel() <= kMostElements && Shadows::get().may_hold(place);
+  return place.numel() <= kMaxElements && Shadows::get().may_hold(place);
 }
 
 bool Computation::Argument::is_known() const {
@@ -216,7 +216,7 @@ std::optional<Value> Computation::look_at(const Operand& operand, size_t index) 
       break;
   }
   if (info_->is_written[index] ||
-      (operand.host.numel() > kMostElements && info_->name != "aten::copy_"))
+      (operand.host.numel() > kMaxElements && info_->name != "aten::copy_"))
     return {};
   any_known_ = true;
   return Value{operand.host, {}};

@@ -82,7 +82,7 @@ struct OperatorInfo {
   std::vector<int> written_argument;  // for each return: the argument that it is; -1: new tensors
   std::atomic<int> failures{0};
 
-  static constexpr int kMostFailures = 8;
+  static constexpr int kMaxFailures = 8;
 };
 
 // nullptr for a range that is no operator. The name's address is enough where it was seen before.

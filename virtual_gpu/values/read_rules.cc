@@ -35,9 +35,9 @@ ReadPlan nonzero(Inputs inputs, const ReadContext& context) {
   if (inputs.empty() || !is_on_cuda(inputs[0])) return {};
   const at::Tensor& self = inputs[0].toTensor();
   const auto elements = static_cast<uint64_t>(self.numel());
-  constexpr auto kMostInOne = static_cast<uint64_t>(std::numeric_limits<int>::max());
+  constexpr auto kMaxInOne = static_cast<uint64_t>(std::numeric_limits<int>::max());
   constexpr uint64_t kChunk = uint64_t{1} << 30;
-  const uint64_t chunks = elements < kMostInOne ? 1 : (elements + kChunk - 1) / kChunk;
+  const uint64_t chunks = elements < kMaxInOne ? 1 : (elements + kChunk - 1) / kChunk;
 
   ReadPlan plan;
   ReadPlan::Read read;

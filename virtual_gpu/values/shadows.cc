@@ -129,7 +129,7 @@ bool Shadows::may_hold(const Place& place) const {
   if (is_shared(place)) return false;
   const c10::ScalarType type = c10::typeMetaToScalarType(place.dtype);
   return c10::isIntegralType(type, /*includeBool=*/true) ||
-         place.storage_bytes <= static_cast<size_t>(kMostFloats) * item;
+         place.storage_bytes <= static_cast<size_t>(kMaxFloats) * item;
 }
 
 bool Shadows::is_shared(const Place& place) const {
@@ -248,8 +248,8 @@ void Shadows::set(const Place& place, const Value& value) {
          old != entries_.end() && old->first < place.begin + all;) {
       old = erase(old);
     }
-    if (entries_.size() >= sweep_at_ || total_bytes_ + all > kMostBytesInAll) sweep();
-    if (total_bytes_ + all > kMostBytesInAll) return;
+    if (entries_.size() >= sweep_at_ || total_bytes_ + all > kMaxTotalBytes) sweep();
+    if (total_bytes_ + all > kMaxTotalBytes) return;
     c10::raw::weak_intrusive_ptr::incref(place.storage);
     Entry made{all, c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(place.storage),
                make_host_storage(all), make_host_storage(all, 1)};

@@ -215,7 +215,7 @@ bool keep_results(Thread& thread, Frame& frame, const at::RecordFunction& fn) {
   const std::vector<Place>& written = frame.computation->written();
   places->insert(places->end(), written.begin(), written.end());
   if (!may_compute_all(*places) ||
-      info.failures.load(std::memory_order_relaxed) >= OperatorInfo::kMostFailures) {
+      info.failures.load(std::memory_order_relaxed) >= OperatorInfo::kMaxFailures) {
     return false;
   }
   std::optional<RandomNumbers> numbers;
@@ -291,7 +291,7 @@ void record(Frame& frame, const at::RecordFunction& fn, std::vector<OwnedPlace> 
 
 // Returns whether the work of an operator was captured, or may have been.
 bool end_captured(Thread& thread, Frame& frame, const at::RecordFunction& fn, bool has_thrown) {
-  constexpr size_t kMostInside = 1024;
+  constexpr size_t kMaxInside = 1024;
   Captured& captured = *frame.captured;
   const OperatorInfo& info = *frame.info;
   const bool has_nodes = !captured.nodes.empty();
@@ -300,7 +300,7 @@ bool end_captured(Thread& thread, Frame& frame, const at::RecordFunction& fn, bo
                           (!info.is_ours && info.has_kernel));
   if (!has_nodes && !captured.is_inside && !is_silent) return false;
   std::vector<OwnedPlace> written = all_written(frame, fn);
-  if (has_nodes && !has_thrown && captured.written_inside.size() < kMostInside)
+  if (has_nodes && !has_thrown && captured.written_inside.size() < kMaxInside)
     record(frame, fn, written);
   if (frame.has_worked || is_silent) forget_written(frame);
   // What operators inside of it have not done has to be forgotten.
@@ -309,7 +309,7 @@ bool end_captured(Thread& thread, Frame& frame, const at::RecordFunction& fn, bo
   if (outer != nullptr && outer->captured != nullptr) {
     std::vector<OwnedPlace>& inside = outer->captured->written_inside;
     outer->captured->is_inside = true;
-    if (inside.size() < kMostInside)
+    if (inside.size() < kMaxInside)
       std::move(written.begin(), written.end(), std::back_inserter(inside));
   }
   return true;
