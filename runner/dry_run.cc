@@ -366,14 +366,14 @@ class Runs {
   }
 
  private:
-  absl::Status make_at_once(std::vector<Plan>& plans, size_t most) {
+  absl::Status make_at_once(std::vector<Plan>& plans, size_t max) {
     size_t next = 0, running = 0;
     while (next < plans.size() || running > 0) {
       if (options_.is_cancelled && options_.is_cancelled()) {
         kill_all(plans);
         return absl::CancelledError("the dry-run was cancelled");
       }
-      while (next < plans.size() && running < most) {
+      while (next < plans.size() && running < max) {
         if (!plans[next].is_over) {
           if (const absl::Status status = start(plans[next]); !status.ok()) {
             kill_all(plans);

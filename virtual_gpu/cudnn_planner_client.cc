@@ -319,9 +319,9 @@ void shrink(const File& folder) {
 
 // More than the program may write would end it by SIGXFSZ.
 bool may_write(size_t bytes) {
-  rlimit most{};
-  return getrlimit(RLIMIT_FSIZE, &most) == 0 &&
-         (most.rlim_cur == RLIM_INFINITY || bytes <= most.rlim_cur);
+  rlimit file_limit{};
+  return getrlimit(RLIMIT_FSIZE, &file_limit) == 0 &&
+         (file_limit.rlim_cur == RLIM_INFINITY || bytes <= file_limit.rlim_cur);
 }
 
 // Others see the whole file or none of it. A full disk has none.

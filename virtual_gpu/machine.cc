@@ -784,11 +784,10 @@ void Machine::give_up_memory(void* pointer) {
 }
 
 void Machine::shrink(MemoryPool& pool, size_t keep_bytes) {
-  const size_t least =
-      std::max(round_up(pool.used, kPoolStep), std::min(keep_bytes, pool.reserved));
-  if (least >= pool.reserved) return;
-  give_memory(pool.device, pool.reserved - least);
-  pool.reserved = least;
+  const size_t min = std::max(round_up(pool.used, kPoolStep), std::min(keep_bytes, pool.reserved));
+  if (min >= pool.reserved) return;
+  give_memory(pool.device, pool.reserved - min);
+  pool.reserved = min;
 }
 
 bool Machine::trim(MemoryPool* pool, size_t keep_bytes) {

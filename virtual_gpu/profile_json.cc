@@ -14,7 +14,7 @@ using Member =
 struct Field {
   const char* name;
   Member member;
-  uint64_t least = 0;  // of a number
+  uint64_t min = 0;  // of a number
   bool required = true;
 };
 
@@ -78,10 +78,10 @@ struct Reader {
   std::string operator()(uint64_t Profile::*member) const { return number(member, kMaxMemory); }
 
   template <typename T>
-  std::string number(T Profile::*member, uint64_t most) const {
-    if (!value.is_number_unsigned() || value.get<uint64_t>() < field.least ||
-        value.get<uint64_t>() > most) {
-      return "a whole number from " + std::to_string(field.least) + " to " + std::to_string(most);
+  std::string number(T Profile::*member, uint64_t max) const {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() < field.min ||
+        value.get<uint64_t>() > max) {
+      return "a whole number from " + std::to_string(field.min) + " to " + std::to_string(max);
     }
     profile.*member = static_cast<T>(value.get<uint64_t>());
     return "";

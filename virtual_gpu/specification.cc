@@ -38,10 +38,10 @@ constexpr Unit kUnits[] = {
 };
 
 // A terminal obeys none of it.
-std::string plain(std::string_view text, size_t most = 64) {
+std::string plain(std::string_view text, size_t max = 64) {
   std::string result;
-  for (const char c : text.substr(0, most)) result += c >= ' ' && c <= '~' ? c : '?';
-  return result + (text.size() > most ? "..." : "");
+  for (const char c : text.substr(0, max)) result += c >= ' ' && c <= '~' ? c : '?';
+  return result + (text.size() > max ? "..." : "");
 }
 
 // A file's name has it in it.

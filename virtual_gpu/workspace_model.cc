@@ -123,7 +123,7 @@ uint64_t plain_upper_bytes(const Convolution& c) {
 
 // Where a product has fewer tiles than the device has multiprocessors, its sum may be split. As
 // many parts as were ever seen.
-uint64_t most_partial_sums_bytes(const Convolution& c, const DeviceFacts& device) {
+uint64_t max_partial_sums_bytes(const Convolution& c, const DeviceFacts& device) {
   const uint64_t groups = c.groups();
   const uint64_t filter = volume(c.w, 2);
   uint64_t rows = 0, columns = 0, terms = 0;
@@ -214,8 +214,7 @@ uint64_t convolution_workspace_upper_bytes(const Convolution& c, const DeviceFac
   uint64_t times = c.pass == ConvolutionPass::kBackwardFilter ? 320 : 240;
   if (is_depthwise(c) && c.pass == ConvolutionPass::kBackwardFilter) times = 525;
   const uint64_t copies = sizes(c, 16 / size_of(c.type)).sum();
-  return std::max(expected,
-                  copies * times / 100 + most_partial_sums_bytes(c, device) + kUpperBytes);
+  return std::max(expected, copies * times / 100 + max_partial_sums_bytes(c, device) + kUpperBytes);
 }
 
 uint64_t largest_convolution_workspace_bytes(const Convolution& c, const DeviceFacts& device,
@@ -237,8 +236,8 @@ uint64_t largest_convolution_workspace_upper_bytes(const Convolution& c, const D
   const uint64_t upper = convolution_workspace_upper_bytes(c, device, tensor_cores);
   if (!tensor_cores) return upper;
   const uint64_t times = c.pass == ConvolutionPass::kBackwardFilter ? 560 : 410;
-  return std::max(upper, sizes(c, kTile).sum() * times / 100 + most_partial_sums_bytes(c, device) +
-                             kUpperBytes);
+  return std::max(
+      upper, sizes(c, kTile).sum() * times / 100 + max_partial_sums_bytes(c, device) + kUpperBytes);
 }
 
 uint64_t attention_workspace_bytes(const DeviceFacts& device) {
@@ -295,11 +294,11 @@ FftWork fft_work(const std::vector<int64_t>& signal, int64_t batch, bool is_real
   const bool is_small = signal.size() == 1 &&
                         signal[0] <= (has_large_prime ? kInPlacePointsOfPrimes : kInPlacePoints);
   // Some of several dimensions need nothing.
-  const uint64_t least = is_small || signal.size() > 1 ? 0 : is_real ? bytes / 2 : bytes;
-  return {least, bytes * (has_large_prime ? kMaxOfPrimes : kMaxOfSmooth)};
+  const uint64_t min = is_small || signal.size() > 1 ? 0 : is_real ? bytes / 2 : bytes;
+  return {min, bytes * (has_large_prime ? kMaxOfPrimes : kMaxOfSmooth)};
 }
 
-uint64_t least_workspace_bytes(const Convolution& convolution, uint64_t bytes) {
+uint64_t min_workspace_bytes(const Convolution& convolution, uint64_t bytes) {
   return is_pointwise(convolution) ? 0 : bytes / 10 * 9;
 }
 

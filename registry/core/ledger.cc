@@ -25,10 +25,9 @@ Ledger::Slot Ledger::Shard::take_new_slot() {
 }
 
 template <typename Wanted>
-size_t Ledger::sweep_some(Shard& shard, Slot& next, size_t most,
-                          const Wanted& wanted_for_instants) {
+size_t Ledger::sweep_some(Shard& shard, Slot& next, size_t max, const Wanted& wanted_for_instants) {
   size_t wanted = 0;
-  for (; most > 0 && next != kNone; --most) {
+  for (; max > 0 && next != kNone; --max) {
     const Slot slot = next;
     const Entry& entry = shard.entry(slot);
     next = entry.newer;
@@ -450,7 +449,7 @@ template <typename Wanted>
 RecordList Ledger::gather_all(Share share, const Wanted& wanted) {
   // Until they are copied records can die, but none is added. So nothing grows while a shard is
   // held.
-  size_t most = 0;
+  size_t max = 0;
   for (Shard& shard : shards_) {
     size_t living = 0, dead = 0;
     {
@@ -459,14 +458,14 @@ RecordList Ledger::gather_all(Share share, const Wanted& wanted) {
       dead = shard.dead.size;
     }
     if (share == Share::kMost && dead <= living / 8) {
-      most += living + dead;
+      max += living + dead;
     } else {
-      visit_entries(shard, [&](const Entry& entry) { most += wanted(entry); });
+      visit_entries(shard, [&](const Entry& entry) { max += wanted(entry); });
     }
   }
   LargeVector<StorageRecord> records;
-  records.reserve(most);
-  take_page_faults(records.data(), most * sizeof(StorageRecord));
+  records.reserve(max);
+  take_page_faults(records.data(), max * sizeof(StorageRecord));
   for (Shard& shard : shards_) {
     visit_entries(shard, [&](const Entry& entry) {
       if (wanted(entry)) records.push_back(entry.record());
@@ -503,12 +502,12 @@ void Ledger::visit_recent(Shard& shard, const IsPast& is_past, const Live& live,
 
 template <typename IsPast, typename Live, typename Dead>
 RecordList Ledger::gather_recent(const IsPast& is_past, const Live& live, const Dead& dead) {
-  size_t most = 0;
+  size_t max = 0;
   for (Shard& shard : shards_)
-    visit_recent(shard, is_past, live, dead, [&](const Entry&) { ++most; });
+    visit_recent(shard, is_past, live, dead, [&](const Entry&) { ++max; });
   LargeVector<StorageRecord> records;
-  records.reserve(most);
-  take_page_faults(records.data(), most * sizeof(StorageRecord));
+  records.reserve(max);
+  take_page_faults(records.data(), max * sizeof(StorageRecord));
   for (Shard& shard : shards_) {
     visit_recent(shard, is_past, live, dead,
                  [&](const Entry& entry) { records.push_back(entry.record()); });
@@ -690,8 +689,8 @@ LedgerRecording Ledger::recording(const RecordingMark& since, bool with_alive) {
   const int64_t dropped_ns = events_->last_dropped_ns();
   auto first = std::find_if(result.events.begin(), result.events.end(),
                             [&](const LedgerEvent& event) { return event.time_ns > dropped_ns; });
-  const auto most = static_cast<std::ptrdiff_t>(events_->capacity());
-  if (result.events.end() - first > most) first = result.events.end() - most;
+  const auto max = static_cast<std::ptrdiff_t>(events_->capacity());
+  if (result.events.end() - first > max) first = result.events.end() - max;
   result.events.erase(result.events.begin(), first);
   result.dropped = static_cast<int64_t>(all - result.events.size());
   if (result.dropped > 0)

@@ -488,7 +488,7 @@ class Ledger {
   // Looks at some tombstones from `next` on, drops those that nobody wants, and moves `next` on.
   // Returns how many of them are wanted for instants.
   template <typename Wanted>
-  size_t sweep_some(Shard& shard, Slot& next, size_t most, const Wanted& wanted_for_instants)
+  size_t sweep_some(Shard& shard, Slot& next, size_t max, const Wanted& wanted_for_instants)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Completes births of what is still alive from the table: the event has what was known then.
   void complete_births(std::vector<LedgerEvent>& events);

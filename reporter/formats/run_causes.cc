@@ -41,14 +41,15 @@ bool find_distance(Kind& kind, size_t step) {
   std::map<uint32_t, size_t> counts;
   for (size_t i = step; i < rows.size(); ++i)
     ++counts[rows[i]->operator_run - rows[i - step]->operator_run];  // may wrap
-  const auto most =
+  const auto commonest =
       std::max_element(counts.begin(), counts.end(),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (most == counts.end() || most->second * 5 < (rows.size() - step) * 4 || most->first == 0)
+  if (commonest == counts.end() || commonest->second * 5 < (rows.size() - step) * 4 ||
+      commonest->first == 0)
     return false;
-  kind.operators = most->first;
+  kind.operators = commonest->first;
   kind.per_round = step;
-  kind.regular = most->second;
+  kind.regular = commonest->second;
   kind.distances = rows.size() - step;
   return true;
 }
@@ -163,7 +164,7 @@ std::optional<Rounds> rounds_of(const DeviceReport& rows, bool awaiting_backward
   for (Kind& kind : kinds_of(rows, awaiting_backward_only))
     by_period[{kind.rows.front()->thread, kind.operators}].push_back(std::move(kind));
   std::optional<Rounds> result;
-  int64_t most = 0;
+  int64_t max = 0;
   for (auto& [period, kinds] : by_period) {
     Rounds rounds;
     rounds.operators = period.second;
@@ -181,8 +182,8 @@ std::optional<Rounds> rounds_of(const DeviceReport& rows, bool awaiting_backward
       // The newest, as that is followed where not all are.
       rounds.examples.push_back(kind.rows.back());
     }
-    if (rounds.bytes <= most || !is_worth_telling(rounds.bytes, rows)) continue;
-    most = rounds.bytes;
+    if (rounds.bytes <= max || !is_worth_telling(rounds.bytes, rows)) continue;
+    max = rounds.bytes;
     result = std::move(rounds);
   }
   return result;
@@ -219,11 +220,11 @@ std::optional<Recurring> recurring_of(const DeviceReport& rows, uint64_t newest)
     if (of_kind.size() < kMinRounds || !is_spread(of_kind, newest)) continue;
     Recurring kind;
     kind.count = static_cast<int64_t>(of_kind.size());
-    kind.least = *of_kind.front()->nbytes;
+    kind.min = *of_kind.front()->nbytes;
     for (const ReportRow* const row : of_kind) {
       kind.bytes += *row->nbytes;
-      kind.least = std::min(kind.least, *row->nbytes);
-      kind.most = std::max(kind.most, *row->nbytes);
+      kind.min = std::min(kind.min, *row->nbytes);
+      kind.max = std::max(kind.max, *row->nbytes);
       if (kind.example == nullptr || row->storage_id > kind.example->storage_id) kind.example = row;
     }
     if (is_worth_telling(kind.bytes, rows) && (!result || kind.bytes > result->bytes))
@@ -250,9 +251,9 @@ std::string rounds_sentence(const Rounds& rounds) {
 }
 
 std::string recurring_text(const Recurring& kind) {
-  const std::string each = kind.least == kind.most ? readable_size(kind.least) + " each"
-                                                   : readable_size(kind.least) + " to " +
-                                                         readable_size(kind.most) + " each";
+  const std::string each =
+      kind.min == kind.max ? readable_size(kind.min) + " each"
+                           : readable_size(kind.min) + " to " + readable_size(kind.max) + " each";
   return fmt::format("{} tensors {} stayed alive, {}, {} in all, made throughout the run: {}",
                      kind.count, kind.example->where.empty() ? "of one kind" : "from one place",
                      each, readable_size(kind.bytes), row_text(*kind.example));

@@ -136,10 +136,10 @@ std::string allocator_settings() {
 enum class Detail : uint8_t { kFigures, kAll };
 
 const prediction::MeasuredDevice* fullest(const std::vector<prediction::MeasuredDevice>& devices) {
-  const auto most = std::max_element(
+  const auto largest = std::max_element(
       devices.begin(), devices.end(),
       [](const auto& a, const auto& b) { return a.process_peak < b.process_peak; });
-  return most == devices.end() ? nullptr : &*most;
+  return largest == devices.end() ? nullptr : &*largest;
 }
 
 // The one with names, unless the peak has moved since.

@@ -117,9 +117,9 @@ void time_snapshots(const char* what, const Event& make_event, Ledger& copied, i
   interrupted.insert(interrupted.end(), waits.begin(), begins_in_none);
   waits.erase(waits.begin(), begins_in_none);
   const auto longest = [](const std::vector<Span>& spans) {
-    double most = 0;
-    for (const Span& span : spans) most = std::max(most, span.milliseconds());
-    return most;
+    double max = 0;
+    for (const Span& span : spans) max = std::max(max, span.milliseconds());
+    return max;
   };
   std::sort(some.begin(), some.end());
   fmt::print(

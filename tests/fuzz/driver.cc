@@ -57,7 +57,7 @@ class Mutator {
   }
 
  private:
-  size_t below(size_t most) { return most == 0 ? 0 : static_cast<size_t>(random_() % most); }
+  size_t below(size_t max) { return max == 0 ? 0 : static_cast<size_t>(random_() % max); }
 
   void change(std::string& text) {
     const size_t at = below(text.size() + 1);

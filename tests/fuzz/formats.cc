@@ -25,8 +25,8 @@ int32_t next_code(std::string_view text, size_t& at) {
     if (at >= text.size() || (byte(at) & 0xc0) != 0x80) return -1;
     code = code << 6 | (byte(at) & 0x3f);
   }
-  const int32_t least[] = {0, 0x80, 0x800, 0x10000};
-  return code < least[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? -1 : code;
+  const int32_t min[] = {0, 0x80, 0x800, 0x10000};
+  return code < min[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? -1 : code;
 }
 
 bool is_utf8(std::string_view text) {

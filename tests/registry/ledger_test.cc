@@ -140,10 +140,10 @@ TEST_SUITE("ledger") {
     };
     bear(ledger, 0x1000, 64);
     CHECK(shape_now().empty());
-    const int64_t most_small = std::numeric_limits<uint32_t>::max();
+    const int64_t largest_small = std::numeric_limits<uint32_t>::max();
     const std::vector<std::vector<int64_t>> shapes = {{2, 3},
-                                                      {most_small, 0, 1, most_small},
-                                                      {most_small + 1},
+                                                      {largest_small, 0, 1, largest_small},
+                                                      {largest_small + 1},
                                                       {1, 2, 3, 4, 5, 6, 7},
                                                       {int64_t{1} << 62, 0},
                                                       {},

@@ -25,7 +25,7 @@ class Reference {
   void born(uint64_t id, int64_t nbytes) {
     live_[id] = nbytes;
     bytes_ += nbytes;
-    most_ = std::max(most_, live_.size());
+    max_live_ = std::max(max_live_, live_.size());
     if (bytes_ > peak_) {
       maker_ = id;
       copy();
@@ -36,7 +36,7 @@ class Reference {
     live_.erase(id);
   }
   void restart() {
-    most_ = live_.size();
+    max_live_ = live_.size();
     maker_ = 0;
     copy();
   }
@@ -53,7 +53,7 @@ class Reference {
     REQUIRE(counters.current_bytes == bytes_);
     REQUIRE(counters.current_count == static_cast<int64_t>(live_.size()));
     REQUIRE(counters.peak_bytes == peak_);
-    REQUIRE(counters.peak_count == static_cast<int64_t>(most_));
+    REQUIRE(counters.peak_count == static_cast<int64_t>(max_live_));
   }
   size_t alive_at_peak() const { return at_peak_.size(); }
 
@@ -66,7 +66,7 @@ class Reference {
   std::map<uint64_t, int64_t> live_, at_peak_;
   int64_t bytes_ = 0, peak_ = 0;
   uint64_t maker_ = 0;
-  size_t most_ = 0;
+  size_t max_live_ = 0;
 };
 
 TEST_CASE("born before the peak, freed after it, reborn at the same address") {
@@ -217,7 +217,7 @@ TEST_CASE(
 
 TEST_CASE("who was alive on one device is found without room for what lives on the others") {
   constexpr size_t kOthers = 200000;
-  const auto most_kib = [] {
+  const auto peak_kib = [] {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     return usage.ru_maxrss;
@@ -225,9 +225,9 @@ TEST_CASE("who was alive on one device is found without room for what lives on t
   Ledger ledger;
   for (size_t i = 0; i < kOthers; ++i) bear(ledger, 0x1000 + 64 * i, 8);
   for (size_t i = 0; i < 10; ++i) bear(ledger, 0x900000000 + 64 * i, 8, kCuda0);
-  const int64_t before = most_kib();
+  const int64_t before = peak_kib();
   CHECK(ledger.peak(kCuda0).records.size() == 10);
-  CHECK(most_kib() - before < static_cast<int64_t>(kOthers * sizeof(StorageRecord) / 1024 / 4));
+  CHECK(peak_kib() - before < static_cast<int64_t>(kOthers * sizeof(StorageRecord) / 1024 / 4));
 }
 
 // With labels each event takes the device's lock; without, hardly any does.
@@ -246,8 +246,8 @@ TEST_CASE("threads: the rows add up to the peak at any time") {
       std::vector<uintptr_t> mine;
       for (int step = 0; step < kSteps; ++step) {
         // More and more of them, so that peaks go on coming, with times between in which none does.
-        const size_t most = 10 + static_cast<size_t>(step) / 1000 * 10;
-        if (mine.size() < most && random() % 2 == 0) {
+        const size_t max = 10 + static_cast<size_t>(step) / 1000 * 10;
+        if (mine.size() < max && random() % 2 == 0) {
           mine.push_back((static_cast<uintptr_t>(t + 1) << 40) + static_cast<uintptr_t>(step) * 64);
           bear(ledger, mine.back(), 1 + static_cast<int64_t>(random() % 100), kCpu,
                has_labels ? LabelSet{1} << t : 0);

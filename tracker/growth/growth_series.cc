@@ -174,7 +174,7 @@ Growth GrowthSeries::growth(int64_t now, const GrowthRule& rule) const {
   if (n == 0) return {};
   const int64_t quiet = now - rises_.back().last_step;
   const int64_t top = rises_.back().above;
-  const int64_t least = std::max<int64_t>(2, rule.min_growths);
+  const int64_t min = std::max<int64_t>(2, rule.min_growths);
 
   std::vector<int64_t> longest_pause(n);  // from rise i to the last
   for (size_t i = n; i-- > 0;) {
@@ -215,14 +215,14 @@ Growth GrowthSeries::growth(int64_t now, const GrowthRule& rule) const {
   for (size_t i = n; i-- > 0;) {
     const size_t from = first_on_new_ground(i);
     if (from < n) lasted[i] = periods(i, from);
-    if (lasted[i] >= static_cast<double>(least) && (surest == n || lasted[i] > lasted[surest]))
+    if (lasted[i] >= static_cast<double>(min) && (surest == n || lasted[i] > lasted[surest]))
       surest = i;
   }
   if (surest == n) return {};
 
   size_t start = surest;
   for (size_t i = 0; i < surest; ++i) {
-    if (lasted[i] < static_cast<double>(least) ||
+    if (lasted[i] < static_cast<double>(min) ||
         longest_pause[i] > kForeignPause * longest_pause[surest])
       continue;
     start = i;

@@ -239,11 +239,11 @@ absl::Status LogDigest::add_note(std::string note) {
 }
 
 absl::Status LogDigest::check_size() const {
-  if (ended_runs_size_ + runs.back().size() <= most_bytes_) return absl::OkStatus();
+  if (ended_runs_size_ + runs.back().size() <= max_bytes_) return absl::OkStatus();
   return absl::ResourceExhaustedError(fmt::format(
       "more than {} MiB are needed for what differs in this log up to here ({} runs, in the last "
       "one {} places and {} kinds of tensors); expected a log whose lines repeat themselves",
-      most_bytes_ >> 20, runs.size(), runs.back().places.size(), runs.back().kinds.size()));
+      max_bytes_ >> 20, runs.size(), runs.back().places.size(), runs.back().kinds.size()));
 }
 
 LogDigest digest_of(const MemoryLog& log) {

@@ -131,8 +131,8 @@ class LogRunDigest {
 
 class LogDigest final : public LogVisitor {
  public:
-  explicit LogDigest(std::string log_name, size_t most_bytes = std::numeric_limits<size_t>::max())
-      : name(std::move(log_name)), most_bytes_(most_bytes) {}
+  explicit LogDigest(std::string log_name, size_t max_bytes = std::numeric_limits<size_t>::max())
+      : name(std::move(log_name)), max_bytes_(max_bytes) {}
   LogDigest(LogDigest&&) noexcept = default;
 
   absl::Status begin_run(LogRun header) override;
@@ -147,7 +147,7 @@ class LogDigest final : public LogVisitor {
  private:
   absl::Status check_size() const;
 
-  size_t most_bytes_;
+  size_t max_bytes_;
   size_t ended_runs_size_ = 0;
 };
 

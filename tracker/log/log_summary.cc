@@ -195,9 +195,9 @@ std::string svg_line(const std::vector<double>& values, double highest, const ch
   return svg;
 }
 
-// Merges points until there are no more than `most`.
-std::vector<LogPoint> thinned(const std::vector<LogPoint>& points, size_t most) {
-  const size_t step = std::max<size_t>(1, (points.size() + most - 1) / most);
+// Merges points until there are no more than `max`.
+std::vector<LogPoint> thinned(const std::vector<LogPoint>& points, size_t max) {
+  const size_t step = std::max<size_t>(1, (points.size() + max - 1) / max);
   std::vector<LogPoint> result;
   for (size_t i = 0; i < points.size(); ++i) {
     if (i % step == 0) {

@@ -100,8 +100,8 @@ cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes) {
       grid.z > 65535) {
     return cudaErrorInvalidConfiguration;
   }
-  const size_t most = Machine::get().profile(current_device()).shared_memory_per_block_optin;
-  return shared_bytes > most ? cudaErrorInvalidValue : cudaSuccess;
+  const size_t max = Machine::get().profile(current_device()).shared_memory_per_block_optin;
+  return shared_bytes > max ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 namespace {

@@ -54,15 +54,15 @@ bool is_plain_cpu(const at::Tensor& tensor) {
 // Which conversions of floating point the device does otherwise.
 bool converts_alike(const at::Tensor& from, c10::ScalarType to) {
   if (!from.is_floating_point() || !c10::isIntegralType(to, /*includeBool=*/false)) return true;
-  const double most = to == at::kLong    ? 9.2e18
-                      : to == at::kInt   ? 2147483000.0
-                      : to == at::kShort ? 32767.0
-                      : to == at::kChar  ? 127.0
-                      : to == at::kByte  ? 255.0
-                                         : 0.0;
-  const double least = to == at::kByte ? 0.0 : -most;
+  const double max = to == at::kLong    ? 9.2e18
+                     : to == at::kInt   ? 2147483000.0
+                     : to == at::kShort ? 32767.0
+                     : to == at::kChar  ? 127.0
+                     : to == at::kByte  ? 255.0
+                                        : 0.0;
+  const double min = to == at::kByte ? 0.0 : -max;
   const at::Tensor wide = from.to(at::kDouble);
-  return at::logical_and(wide.ge(least), wide.le(most)).all().item<bool>();
+  return at::logical_and(wide.ge(min), wide.le(max)).all().item<bool>();
 }
 
 // Without LibTorch's dispatcher, as an operator of the program is about to run.

@@ -566,9 +566,9 @@ __attribute__((constructor(104))) void follow_values() {
   host_range = find<decltype(host_range)>("memledger_virtual_gpu_host_range");
   only_waits = find<decltype(only_waits)>("memledger_virtual_gpu_only_waits");
   if (know == nullptr || defers == nullptr || only_waits == nullptr) return;
-  const uint64_t most_bytes = know(&kValues);
-  if (most_bytes == 0) return;
-  Shadows::get().set_limit(most_bytes);
+  const uint64_t max_bytes = know(&kValues);
+  if (max_bytes == 0) return;
+  Shadows::get().set_limit(max_bytes);
   // LibTorch does not use CUDA in a child; a lock may be held there.
   pthread_atfork(nullptr, nullptr, [] { followed.store(false); });
   at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
