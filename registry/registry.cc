@@ -131,18 +131,18 @@ class CursorBefore {
   CursorBefore(core::Ledger& ledger, uint64_t cursor)
       : ledger_(ledger), cursor_(cursor), before_(ledger.copy_cursor(cursor)) {}
   ~CursorBefore() {
-    if (!told_) ledger_.swap_cursors(cursor_, before_);
+    if (!committed_) ledger_.swap_cursors(cursor_, before_);
     ledger_.close_cursor(before_);
   }
   CursorBefore(const CursorBefore&) = delete;
   CursorBefore& operator=(const CursorBefore&) = delete;
-  void told() noexcept { told_ = true; }
+  void commit() noexcept { committed_ = true; }
 
  private:
   core::Ledger& ledger_;
   const uint64_t cursor_;
   const uint64_t before_;
-  bool told_ = false;
+  bool committed_ = false;
 };
 
 Changes changes_of(uint64_t cursor, bool rows) {
@@ -162,7 +162,7 @@ Changes changes_of(uint64_t cursor, bool rows) {
   for (const core::StorageRecord& record : taken.died)
     changes.died.push_back(storage_value(record));
   note_what_went_unseen(state, changes);
-  before.told();
+  before.commit();
   return changes;
 }
 

@@ -144,7 +144,7 @@ struct MemTracker::Impl {
     Naming naming = read_names(held, device);
     const std::lock_guard<ForkSafeMutex> hold(lock);
     naming.names.reserve(naming.names.size() + known.size());  // for merge()
-    UntilTold until_told(cursor);
+    CursorRollback rollback(cursor);
     const Changes changes = Registry::global().changes_since(cursor);
     if (changes.from_snapshot) known.clear();
     naming.names.merge(known);  // keeps the newer name
@@ -160,7 +160,7 @@ struct MemTracker::Impl {
         result.unread_gradients.push_back(std::move(gradient.name));
     }
     writer.write(result);
-    until_told.told();
+    rollback.commit();
     return result;
   }
 

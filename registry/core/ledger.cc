@@ -46,7 +46,8 @@ size_t Ledger::sweep_some(Shard& shard, Slot& next, size_t max, const Wanted& wa
   return wanted;
 }
 
-void Ledger::bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order) noexcept {
+void Ledger::mark_dead(Shard& shard, Slot slot, ShardTotals& totals,
+                       uint64_t death_order) noexcept {
   Entry& entry = shard.entry(slot);
   if (shard.ring != nullptr) shard.ring->add(entry, /*birth=*/false);
   totals.table_bytes -= entry.nbytes;
@@ -152,7 +153,7 @@ void* Ledger::drop_lost(Shard& shard, Slot slot) noexcept {
   void* const owner = lost.owner;
   lost.owner = nullptr;
   ShardTotals& totals = *shard.totals_of(lost.device);
-  bury(shard, slot, totals, totals.counters->pass());
+  mark_dead(shard, slot, totals, totals.counters->pass());
   note_dropped_record();
   return owner;
 }

@@ -475,7 +475,7 @@ class Ledger {
   // now. The counter keeps its bytes, so reports show them as unexplained. Returns its owner.
   void* drop_lost(Shard& shard, Slot slot) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Takes the record out of the living; `death_order` is the number its device gave the death.
-  void bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order) noexcept
+  void mark_dead(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order) noexcept
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Makes the totals of a device that is new to the shard; throws std::bad_alloc.
   ShardTotals& add_totals(Shard& shard, DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);

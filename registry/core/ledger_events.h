@@ -109,7 +109,7 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline std::optional<Ledger::Death> Ledger::note_de
   if (ABSL_PREDICT_FALSE(shard.ring != nullptr || entry.flags.adopted || entry.flags.raw_block ||
                          entry.flags.library_workspace || entry.birth_epoch <= newest_pin_ ||
                          is_wanted_for_peaks(entry, order, *totals.counters))) {
-    bury(shard, there.slot, totals, order);
+    mark_dead(shard, there.slot, totals, order);
   } else {
     totals.table_bytes -= death.nbytes;
     shard.unlink(shard.live, there.slot);

@@ -419,7 +419,7 @@ AtSignal write_at_signal(int number, const ucontext_t& state, bool may_go_on, Tu
   if (turn.is_taken()) return AtSignal::kTaken;
   if (!turn || !writer.take(end)) return AtSignal::kTold;
   if (!end.goes_on()) {
-    bury_copies();
+    reap_copies();
     OtherThreads::stop();
   }
   may_go_on = may_go_on && ComesAgain::times(number) < ComesAgain::kMaxTimes;
@@ -471,7 +471,7 @@ void report_now(const EndOfProcess& end) noexcept {
   const int error = errno;
   const Turn turn;
   if (turn && writer.take(end)) {
-    bury_copies();
+    reap_copies();
     if (end.kind == EndOfProcess::Kind::kSuddenExit) OtherThreads::stop();
     write_now(end, blocked_signals());
   }

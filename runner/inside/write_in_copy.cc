@@ -134,7 +134,7 @@ void leave_the_program() {
   }
 }
 
-[[noreturn]] void be_the_copy(const Copy& copy) {
+[[noreturn]] void run_copy(const Copy& copy) {
   this_is_a_copy = true;
   this_copy = copy;
   leave_the_program();
@@ -254,14 +254,14 @@ class CopyProcess {
 // Copies that have ended and are not waited for yet; 0: a free place.
 std::array<std::atomic<pid_t>, 64> ended_copies;
 
-void bury(pid_t process) {
+void reap(pid_t process) {
   if (process != 0) waitpid(process, nullptr, __WCLONE);
 }
 
 // Call it for one copy after the other.
-void bury_later(pid_t process) {
+void reap_later(pid_t process) {
   static std::atomic<size_t> next{0};
-  bury(ended_copies[next.fetch_add(1) % ended_copies.size()].exchange(process));
+  reap(ended_copies[next.fetch_add(1) % ended_copies.size()].exchange(process));
 }
 
 int64_t now_ns() {
@@ -384,7 +384,7 @@ pid_t clone_into_copy(Copy& copy, CopyResult& why_not) {
   copy.parent = where.place() == OwnNamespace::Place::kOther ? 0 : getpid();
   const auto process =
       static_cast<pid_t>(syscall(SYS_clone, CLONE_UNTRACED, nullptr, nullptr, nullptr, nullptr));
-  if (process == 0) be_the_copy(copy);
+  if (process == 0) run_copy(copy);
   return process;
 }
 
@@ -399,9 +399,9 @@ CopyResult make_copy(Copy& copy) {
   const CopyResult result = wait_for(CopyProcess(process), copy.work, *copy.told);
   copy.told->remove_temporary();
   if (copy.work.process_goes_on) {
-    bury_later(process);
+    reap_later(process);
   } else {
-    bury(process);
+    reap(process);
   }
   return result;
 }
@@ -534,8 +534,8 @@ void part_is_written() noexcept {
   if (this_is_a_copy) this_copy.told->parts_done.store(this_part + 1);
 }
 
-void bury_copies() noexcept {
-  for (auto& process : ended_copies) bury(process.exchange(0));
+void reap_copies() noexcept {
+  for (auto& process : ended_copies) reap(process.exchange(0));
 }
 
 bool ran_in_signal_handler() noexcept { return in_handler.load(); }

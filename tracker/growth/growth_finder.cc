@@ -77,9 +77,9 @@ class GrowthFinder::Groups {
 
   void step() {
     const std::lock_guard<ForkSafeMutex> hold(lock_);
-    UntilTold until_told(cursor_);
+    CursorRollback rollback(cursor_);
     Counted counted = prepared(Registry::global().changes_since(cursor_));
-    until_told.told();
+    rollback.commit();
     // From here on nothing needs memory.
     count(std::move(counted));
     ++step_;

@@ -142,14 +142,14 @@ struct NoLeak::State {
 
   TestVerdict look() {
     if (std::optional<TestVerdict> off = tracking_is_off("no leak")) return *std::move(off);
-    UntilTold until_told(cursor);  // counting the same changes twice does no harm
+    CursorRollback rollback(cursor);  // counting the same changes twice does no harm
     const Changes changes = Registry::global().changes_since(cursor);
     if (changes.from_snapshot) {
       TestVerdict lost = TestVerdict::failed(
           "no leak expected since " + line_text(where) +
           ", but it cannot be told: what was alive then has been lost (fork, or no memory)");
       survivors.clear();
-      until_told.told();
+      rollback.commit();
       return lost;
     }
     for (const StorageInfo& storage : changes.died) survivors.erase(storage.id);
@@ -157,7 +157,7 @@ struct NoLeak::State {
       if (!storage.adopted && takes_in(options.device, storage.device))
         survivors.emplace(storage.id, storage);
     }
-    until_told.told();
+    rollback.commit();
     std::vector<const StorageInfo*> leaked;
     int64_t bytes = 0;
     for (const auto& [id, storage] : survivors) {

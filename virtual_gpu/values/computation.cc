@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kMaxElements = 32768;  // at::internal::GRAIN_SIZE
 
 // Whether a rule knows something of the result where an input is not known at all.
-bool bears_unknown(Partly partly) {
+bool allows_unknown(Partly partly) {
   switch (partly) {
     case Partly::kAnd:
     case Partly::kOr:
@@ -237,7 +237,7 @@ std::optional<Value> Computation::look_at_device(const Place& place, size_t inde
     return value;
   }
   if (place.numel() == 0) return Value{dense(place, place.dtype, 0), {}};
-  if (!bears_unknown(info_->partly) || !may_compute(place)) return {};
+  if (!allows_unknown(info_->partly) || !may_compute(place)) return {};
   if (info_->partly == Partly::kMul &&
       !c10::isIntegralType(c10::typeMetaToScalarType(place.dtype), /*includeBool=*/true)) {
     return {};
