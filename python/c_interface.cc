@@ -321,7 +321,7 @@ char* memledger_start(void) {
   return guarded([] {
     static auto* const tracking = new ScopedTracking;  // never ends
     check(tracking->status());
-    inside::tell_python_names_now();
+    inside::register_python_names_now();
   });
 }
 

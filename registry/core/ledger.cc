@@ -209,56 +209,57 @@ void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferre
   record.flags.phase_inferred = inferred;
 }
 
-uint64_t Ledger::mark_parameter_like(uintptr_t address, bool* is_told) noexcept {
+uint64_t Ledger::mark_parameter_like(uintptr_t address, bool* is_registered) noexcept {
   Shard& shard = shard_of(address);
   const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
   Entry& record = *there;
   record.flags.parameter_like = true;
-  if (is_told != nullptr) *is_told = record.flags.told_parameter;
+  if (is_registered != nullptr) *is_registered = record.flags.registered_parameter;
   any_parameter_like_.store(true, std::memory_order_relaxed);
   return record.id;
 }
 
-void Ledger::mark_told_parameter(uintptr_t address) noexcept {
+void Ledger::mark_registered_parameter(uintptr_t address) noexcept {
   uint64_t id = 0;
   {
     Shard& shard = shard_of(address);
     const BiasedLockHolder hold(shard.lock, calling_thread());
     Entry* const there = shard.find(address);
-    if (there == nullptr || there->flags.told_parameter) return;
-    there->flags.told_parameter = true;
+    if (there == nullptr || there->flags.registered_parameter) return;
+    there->flags.registered_parameter = true;
     id = there->id;
-    any_told_parameter_.store(true, std::memory_order_relaxed);
+    any_registered_parameter_.store(true, std::memory_order_relaxed);
   }
   try {
-    const LockHolder hold(told_lock_);
-    if (told_.size() >= told_swept_at_) {
-      for (auto told = told_.begin(); told != told_.end();) {
-        const auto next = std::next(told);
-        if (told_parameter_at(told->second) != told->first) told_.erase(told);
-        told = next;
+    const LockHolder hold(registered_lock_);
+    if (registered_.size() >= registered_swept_at_) {
+      for (auto registered = registered_.begin(); registered != registered_.end();) {
+        const auto next = std::next(registered);
+        if (registered_parameter_at(registered->second) != registered->first)
+          registered_.erase(registered);
+        registered = next;
       }
-      told_swept_at_ = std::max(told_swept_at_, 2 * told_.size());
+      registered_swept_at_ = std::max(registered_swept_at_, 2 * registered_.size());
     }
-    told_.try_emplace(id, address);
+    registered_.try_emplace(id, address);
   } catch (const std::bad_alloc&) {  // then a copy of it is taken for a parameter itself
   }
 }
 
-bool Ledger::is_told_parameter(uint64_t id) const noexcept {
-  const LockHolder hold(told_lock_);
-  const auto told = told_.find(id);
-  return told != told_.end() && told_parameter_at(told->second) == id;
+bool Ledger::is_registered_parameter(uint64_t id) const noexcept {
+  const LockHolder hold(registered_lock_);
+  const auto registered = registered_.find(id);
+  return registered != registered_.end() && registered_parameter_at(registered->second) == id;
 }
 
-uint64_t Ledger::told_parameter_at(uintptr_t address) const noexcept {
+uint64_t Ledger::registered_parameter_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
   const BiasedLockHolder hold(shard.lock, calling_thread());
   const Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
-  return there->flags.told_parameter ? uint64_t{there->id} : 0;
+  return there->flags.registered_parameter ? uint64_t{there->id} : 0;
 }
 
 void Ledger::note_consumer(uintptr_t address, uint64_t consumer) noexcept {
@@ -788,7 +789,7 @@ size_t Ledger::tombstones() const noexcept {
 
 void Ledger::lock_for_fork() {
   instants_lock_.lock();
-  told_lock_.lock();
+  registered_lock_.lock();
   lock_all();
 }
 
@@ -799,7 +800,7 @@ void Ledger::forget_other_threads() noexcept {
 
 void Ledger::unlock_after_fork() {
   unlock_all();
-  told_lock_.unlock();
+  registered_lock_.unlock();
   instants_lock_.unlock();
 }
 

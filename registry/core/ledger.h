@@ -194,7 +194,7 @@ class Ledger {
   void set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept;
 
   // Remembers that an operator consumed the storage as a leaf that requires grad. Returns its id.
-  uint64_t mark_parameter_like(uintptr_t address, bool* is_told = nullptr) noexcept;
+  uint64_t mark_parameter_like(uintptr_t address, bool* is_registered = nullptr) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
   // What lies there, and the parameter of its birthplace; 0: none.
   struct Made {
@@ -210,14 +210,14 @@ class Ledger {
   }
 
   // Remembers that a module of the program has a parameter there.
-  void mark_told_parameter(uintptr_t address) noexcept;
+  void mark_registered_parameter(uintptr_t address) noexcept;
   // Returns the id of such a storage; 0: it is none.
-  uint64_t told_parameter_at(uintptr_t address) const noexcept;
-  bool any_told_parameter() const noexcept {
-    return any_told_parameter_.load(std::memory_order_relaxed);
+  uint64_t registered_parameter_at(uintptr_t address) const noexcept;
+  bool any_registered_parameter() const noexcept {
+    return any_registered_parameter_.load(std::memory_order_relaxed);
   }
   // Returns whether such a storage has this id and is alive.
-  bool is_told_parameter(uint64_t id) const noexcept;
+  bool is_registered_parameter(uint64_t id) const noexcept;
   // Remembers the first reader of what no layer has made: see StorageInfo::consumer.
   void note_consumer(uintptr_t address, uint64_t consumer) noexcept;
 
@@ -525,13 +525,13 @@ class Ledger {
   uint64_t next_cursor_ ABSL_GUARDED_BY(instants_lock_) = 1;
   int recorders_ ABSL_GUARDED_BY(instants_lock_) = 0;
   std::unique_ptr<EventSegments> events_ ABSL_GUARDED_BY(instants_lock_);  // null as Shard::ring is
-  mutable Lock told_lock_;  // before the shards' locks
+  mutable Lock registered_lock_;  // before the shards' locks
   // Id → address, also of some that have ended.
-  GrowingMap<uint64_t, uintptr_t> told_ ABSL_GUARDED_BY(told_lock_);
-  size_t told_swept_at_ ABSL_GUARDED_BY(told_lock_) = 1024;
+  GrowingMap<uint64_t, uintptr_t> registered_ ABSL_GUARDED_BY(registered_lock_);
+  size_t registered_swept_at_ ABSL_GUARDED_BY(registered_lock_) = 1024;
   // Read by each operator under no_grad, so not next to what each birth writes.
   std::atomic<bool> any_parameter_like_{false};
-  std::atomic<bool> any_told_parameter_{false};
+  std::atomic<bool> any_registered_parameter_{false};
 };
 
 }  // namespace memledger::core

@@ -124,8 +124,8 @@ struct ThreadContext {
     set(place.label, label);
     set(place.forward_op, is_recomputed ? 0 : forward_op);
     set(place.forward_label, in_node ? forward_label : in_operator ? inherited_label : 0);
-    const bool is_told_by_node = in_node && (forward_parameter != 0 || !in_operator);
-    its_parameter = is_told_by_node ? forward_parameter : in_operator ? nearest() : 0;
+    const bool is_from_node = in_node && (forward_parameter != 0 || !in_operator);
+    its_parameter = is_from_node ? forward_parameter : in_operator ? nearest() : 0;
     flags.parameter_inferred = its_parameter != 0 && (in_node || parameter == 0);
     flags.read_parameter = its_parameter != 0 && !flags.parameter_inferred;
     place.thread = thread;

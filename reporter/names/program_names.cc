@@ -397,7 +397,7 @@ ProgramNames& ProgramNames::global() {
 }
 
 bool ProgramNames::empty() const noexcept {
-  return table_->empty.load(std::memory_order_acquire) && ToldNames::global().empty();
+  return table_->empty.load(std::memory_order_acquire) && RegisteredNames::global().empty();
 }
 
 void ProgramNames::note(const torch::nn::Module& module) noexcept {
@@ -505,8 +505,8 @@ std::vector<ProgramNames::Living> ProgramNames::living() const {
   };
   // Declared before the lock, and made strong after it: Python takes a lock of its own when its
   // tensors get or lose references.
-  std::vector<Living> told = ToldNames::global().living();
-  auto only_told = told.end();
+  std::vector<Living> registered = RegisteredNames::global().living();
+  auto only_registered = registered.end();
   std::vector<Candidate> candidates;
   {
     const Hold hold(table_->lock);
@@ -519,26 +519,27 @@ std::vector<ProgramNames::Living> ProgramNames::living() const {
       });
       candidates.push_back({known.sequence, known.tensor, std::move(living)});
     }
-    only_told = std::stable_partition(told.begin(), told.end(), [&](const Living& living) {
-      return table_->known.count(living.tensor.unsafeGetTensorImpl()) == 0;
-    });
+    only_registered =
+        std::stable_partition(registered.begin(), registered.end(), [&](const Living& living) {
+          return table_->known.count(living.tensor.unsafeGetTensorImpl()) == 0;
+        });
   }
   std::sort(candidates.begin(), candidates.end(),
             [](const Candidate& a, const Candidate& b) { return a.sequence < b.sequence; });
   std::vector<Living> result;
-  result.reserve(candidates.size() + told.size());
+  result.reserve(candidates.size() + registered.size());
   for (Candidate& one : candidates) {
     auto held = one.tensor.lock();
     if (!held) continue;
     one.living.tensor = at::Tensor(std::move(held));
     result.push_back(std::move(one.living));
   }
-  std::move(told.begin(), only_told, std::back_inserter(result));
+  std::move(registered.begin(), only_registered, std::back_inserter(result));
   return result;
 }
 
 std::vector<ProgramNames::Kept> ProgramNames::kept() const {
-  std::vector<Kept> result = ToldNames::global().kept();
+  std::vector<Kept> result = RegisteredNames::global().kept();
   const Hold hold(table_->lock);
   result.reserve(result.size() + table_->kept.size());
   for (const auto& [id, place] : table_->kept) {

@@ -664,13 +664,13 @@ void measure_if_asked() {
                             .needsInputs(true)
                             .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE,
                                      at::RecordScope::BACKWARD_FUNCTION}));
-  tell_python_names_soon();
+  register_python_names_soon();
 }
 
 void measure_main_begins() {
   if (measure().process.load() == 0) return;
   std::atexit(&write_at_exit);
-  tell_python_names_now();
+  register_python_names_now();
 }
 
 void measure_before_python_ends() {

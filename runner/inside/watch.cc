@@ -551,7 +551,7 @@ void begin(const environment::Settings& settings) {
   if (watch.reports || !settings.saved_report.empty()) begin_run_report(settings.detail == "names");
   if (!settings.timeline.empty()) begin_timeline();
   begin_ends();
-  tell_python_names_soon();
+  register_python_names_soon();
   if (!watch.reports) return;
   report_out_of_memory();
   begin_limits();
@@ -601,7 +601,7 @@ extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
   memledger::inside::measure_main_begins();
   memledger::inside::Watch& watch = memledger::inside::watch();
   if (watch.process == 0) return;
-  memledger::inside::tell_python_names_now();  // a plugin may have brought Python
+  memledger::inside::register_python_names_now();  // a plugin may have brought Python
   if (watch.main_has_begun.exchange(true)) return;
   memledger::inside::check_gpu();
   on_exit(&memledger::inside::report_at_exit, nullptr);

@@ -207,18 +207,18 @@ TEST_SUITE("ledger") {
   TEST_CASE("a told parameter is one until it ends, however many were told") {
     Ledger ledger;
     const uint64_t kept = add_birth(ledger, 0x1000, 64);
-    ledger.mark_told_parameter(0x1000);
+    ledger.mark_registered_parameter(0x1000);
     uint64_t ended = 0;
     for (int i = 0; i < 5000; ++i) {
       ended = add_birth(ledger, 0x2000, 64);
-      ledger.mark_told_parameter(0x2000);
+      ledger.mark_registered_parameter(0x2000);
       ledger.note_death(0x2000);
     }
-    CHECK(ledger.is_told_parameter(kept));
-    CHECK(!ledger.is_told_parameter(ended));
-    const uint64_t untold = add_birth(ledger, 0x2000, 64);  // where one was
-    CHECK(!ledger.is_told_parameter(untold));
-    CHECK(!ledger.is_told_parameter(ended));
+    CHECK(ledger.is_registered_parameter(kept));
+    CHECK(!ledger.is_registered_parameter(ended));
+    const uint64_t unregistered = add_birth(ledger, 0x2000, 64);  // where one was
+    CHECK(!ledger.is_registered_parameter(unregistered));
+    CHECK(!ledger.is_registered_parameter(ended));
   }
 
   TEST_CASE("who read a storage first stands, and only where no layer made it") {
@@ -230,13 +230,13 @@ TEST_SUITE("ledger") {
     of_layer.nbytes = 16;
     of_layer.birthplace.parameter = weight;
     const uint64_t output = ledger.note_birth(of_layer);
-    CHECK(!ledger.any_told_parameter());
-    ledger.mark_told_parameter(0x1000);
-    ledger.mark_told_parameter(0x9000);  // nothing there
-    CHECK(ledger.any_told_parameter());
-    CHECK(ledger.told_parameter_at(0x1000) == weight);
-    CHECK(ledger.told_parameter_at(0x2000) == 0);
-    CHECK(ledger.told_parameter_at(0x9000) == 0);
+    CHECK(!ledger.any_registered_parameter());
+    ledger.mark_registered_parameter(0x1000);
+    ledger.mark_registered_parameter(0x9000);  // nothing there
+    CHECK(ledger.any_registered_parameter());
+    CHECK(ledger.registered_parameter_at(0x1000) == weight);
+    CHECK(ledger.registered_parameter_at(0x2000) == 0);
+    CHECK(ledger.registered_parameter_at(0x9000) == 0);
     ledger.note_consumer(0x2000, input);  // not itself
     ledger.note_consumer(0x2000, weight);
     ledger.note_consumer(0x2000, output);
@@ -295,18 +295,18 @@ TEST_SUITE("ledger") {
     Ledger ledger;
     ledger.keep_peaks(false);  // no tombstone: its entry is free at once
     add_birth(ledger, 0x1000, 64);
-    ledger.mark_told_parameter(0x1000);
+    ledger.mark_registered_parameter(0x1000);
     ledger.note_consumer(0x1000, 17);
     ledger.mark_parameter_like(0x1000);
     ledger.note_death(0x1000);
     const uint64_t later = add_birth(ledger, 0x1000, 64);
-    CHECK(ledger.told_parameter_at(0x1000) == 0);
+    CHECK(ledger.registered_parameter_at(0x1000) == 0);
     CHECK(!ledger.is_parameter_like(0x1000));
     const LedgerSnapshot snapshot = ledger.snapshot();
     REQUIRE(snapshot.records.size() == 1);
     CHECK(snapshot.records[0].id == later);
     CHECK(snapshot.records[0].consumer == 0);
-    CHECK(!snapshot.records[0].told_parameter);
+    CHECK(!snapshot.records[0].registered_parameter);
   }
 
   TEST_CASE("a description finds its storage wherever it is looked for first") {

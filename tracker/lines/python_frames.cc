@@ -143,12 +143,12 @@ Known& known() {
 void look_for_new_functions() {
   Known& known = memledger::known();
   if (known.named == PythonFunctions::count()) return;
-  const std::vector<ToldFunction> functions = PythonFunctions::all();
+  const std::vector<RegisteredFunction> functions = PythonFunctions::all();
   for (; known.named < functions.size(); ++known.named)
     known.look_for(functions[known.named].frame_name);
 }
 
-uint32_t told_function(Object* code, Object* name) {
+uint32_t look_up_function(Object* code, Object* name) {
   const Interpreter& python = Interpreter::get();
   const Known& known = memledger::known();
   const Owned file(python.attribute(code, known.file_attribute));
@@ -183,7 +183,7 @@ uint32_t function_of(Object* frame, Object* code, Object* name) {
     return found->second.function;
   if (is_new && known.codes.size() >= kMaxCodes) return PythonFunctions::kNone;
   KnownCode now{described_function(frame, code), known.named};
-  if (now.function == PythonFunctions::kNone) now.function = told_function(code, name);
+  if (now.function == PythonFunctions::kNone) now.function = look_up_function(code, name);
   known.codes[code] = now;
   if (is_new) Interpreter::get().keep(code);
   return now.function;
