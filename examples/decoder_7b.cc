@@ -267,8 +267,8 @@ class Ranks {
     static auto* const store = new c10d::TCPStore(host, options);  // the others may still ask
     const char key[] = "decoder_7b/nccl";
     if (rank_ == 0) store->set(key, std::vector<uint8_t>(id.bytes, id.bytes + sizeof id.bytes));
-    const std::vector<uint8_t> told = store->get(key);
-    std::memcpy(id.bytes, told.data(), sizeof id.bytes);
+    const std::vector<uint8_t> received = store->get(key);
+    std::memcpy(id.bytes, received.data(), sizeof id.bytes);
     return id;
   }
 

@@ -73,7 +73,7 @@ bool are_alike(const Run& a, const Run& b) {
 
 // Whether peaks come from this run: not where the device was too small for them, and another run
 // was made without a limit.
-bool tells_peaks(const Run& run, const std::vector<Run>& runs) {
+bool gives_peaks(const Run& run, const std::vector<Run>& runs) {
   if (!run.is_limited) return run.has_ended_well();
   return std::none_of(runs.begin(), runs.end(), [&run](const Run& other) {
     return !other.is_limited && are_alike(other, run) && other.has_ended_well();
@@ -102,7 +102,7 @@ class Combination {
       if (run.is_limited) note_capacity(run);
     }
     for (const Run& run : runs_) {
-      if (tells_peaks(run, runs_)) note_peaks(run);
+      if (gives_peaks(run, runs_)) note_peaks(run);
     }
     for (const Run& run : within_) note_peaks(run);
     std::vector<DevicePrediction> result;
@@ -182,7 +182,7 @@ const Measurement* fullest(const std::vector<Run>& runs, Run::End end) {
   const Measurement* result = nullptr;
   int64_t max = -1;
   for (const Run& run : runs) {
-    if (run.end != end || !tells_peaks(run, runs)) continue;
+    if (run.end != end || !gives_peaks(run, runs)) continue;
     for (const Measurement& process : run.processes) {
       for (const MeasuredDevice& device : process.devices) {
         if (device.process_peak <= max) continue;
@@ -520,7 +520,7 @@ void heed_varied_sizes(const std::vector<Run>& varied, bool are_assumed, Predict
 // Sizes that differ may leave more in the cache than the largest ones.
 void include_peaks(const std::vector<Run>& varied, Prediction& prediction) {
   for (const Run& run : varied) {
-    if (!run.has_ended_well() || !tells_peaks(run, varied)) continue;
+    if (!run.has_ended_well() || !gives_peaks(run, varied)) continue;
     const std::map<int, DeviceSum> sums = sums_of(run);
     for (DevicePrediction& device : prediction.devices) {
       const auto sum = std::find_if(sums.begin(), sums.end(), [&](const auto& entry) {
@@ -667,7 +667,7 @@ void heed_other_failures(const std::vector<Run>& runs, Prediction& prediction) {
 std::vector<Run> those_with_peaks(const std::vector<Run>& runs) {
   std::vector<Run> result;
   std::copy_if(runs.begin(), runs.end(), std::back_inserter(result),
-               [&runs](const Run& run) { return tells_peaks(run, runs); });
+               [&runs](const Run& run) { return gives_peaks(run, runs); });
   return result;
 }
 

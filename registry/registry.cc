@@ -230,13 +230,13 @@ bool has_activated(const absl::Status& status) {
 }
 
 // Prints each kind of error once, so that a hundred reporters do not repeat it.
-void tell_once(const absl::Status& status) noexcept {
-  static std::atomic<uint32_t> told_codes{0};
+void print_once(const absl::Status& status) noexcept {
+  static std::atomic<uint32_t> printed_codes{0};
   const uint32_t code = 1U << static_cast<uint32_t>(status.raw_code());
-  if ((told_codes.fetch_or(code, std::memory_order_relaxed) & code) != 0) return;
+  if ((printed_codes.fetch_or(code, std::memory_order_relaxed) & code) != 0) return;
   const bool active = Registry::global().active();
-  tell({{status.message().data(), status.message().size()},
-        active ? "" : ". Figures that need tracking read ?"});
+  print_message({{status.message().data(), status.message().size()},
+                 active ? "" : ". Figures that need tracking read ?"});
 }
 
 }  // namespace
@@ -244,7 +244,7 @@ void tell_once(const absl::Status& status) noexcept {
 ScopedTracking::ScopedTracking(const RegistryOptions& options)
     : status_(Registry::global().activate(options)) {
   // A message at load has already said that another version was here first.
-  if (!status_.ok() && !this_copy_is_refused()) tell_once(status_);
+  if (!status_.ok() && !this_copy_is_refused()) print_once(status_);
 }
 
 ScopedTracking::~ScopedTracking() {

@@ -504,7 +504,7 @@ void write_standard_error(std::string_view text) noexcept {
   if (had_standard_error) write_all(STDERR_FILENO, text);
 }
 
-void tell(std::initializer_list<std::string_view> parts) noexcept {
+void print_message(std::initializer_list<std::string_view> parts) noexcept {
   try {
     std::string line;
     for (const std::string_view part : parts) line += printable(part);
@@ -545,10 +545,10 @@ bool write_to(std::ostream& out, std::string_view text, std::string_view what) n
     error = errno;
   }
   try {
-    tell({"memledger: cannot write the ", what, error == 0 ? "" : ": ",
-          error == 0 ? "" : std::generic_category().message(error)});
+    print_message({"memledger: cannot write the ", what, error == 0 ? "" : ": ",
+                   error == 0 ? "" : std::generic_category().message(error)});
   } catch (const std::exception&) {
-    tell({"memledger: cannot write the ", what});
+    print_message({"memledger: cannot write the ", what});
   }
   return false;
 }

@@ -168,8 +168,8 @@ std::vector<std::string> folders_of_wheels() {
   for (const std::string& environment : environments) {
     for (const char* const packages : {"site-packages", "dist-packages"}) {
       const std::string where = environment + "/lib/python3*/" + packages;
-      for (const std::string& told : files_like(where + wheel))
-        folders.push_back(told.substr(0, told.rfind('/')) + "/nvidia/cudnn/lib");
+      for (const std::string& dist_info : files_like(where + wheel))
+        folders.push_back(dist_info.substr(0, dist_info.rfind('/')) + "/nvidia/cudnn/lib");
     }
   }
   return folders;

@@ -215,7 +215,7 @@ bool Machine::make_context_locked(int device) {
   if (shared_) shared_->set_context(d.machine_number, true);
   contexts_.fetch_or(1u << device, std::memory_order_release);
   note_use(device);
-  tell_library_sizes();
+  write_library_sizes();
   if (prediction::DeviceUseFile* const file = UseFile::current())
     file->are_ones_likely = specification_.numbers_are_one ? 1 : 0;
   return true;

@@ -271,9 +271,9 @@ bool is_trusted(const void* origin) {
 bool may_write_to_host(const memledger_virtual_gpu_work& work) {
   try {
     bool has_one = false;
-    const bool is_told = for_each_argument_word(
+    const bool are_arguments_shown = for_each_argument_word(
         work, [&](uintptr_t word) { has_one = has_one || Machine::get().is_host_memory(word); });
-    return has_one || !is_told;
+    return has_one || !are_arguments_shown;
   } catch (...) {
     return true;  // no memory to look
   }

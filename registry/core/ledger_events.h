@@ -90,7 +90,7 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline uint64_t Ledger::note_birth(const Block& blo
   return enter(
       block,
       [&thread](Entry& entry, Entry::Flags& flags) {
-        thread.tell(entry, entry.parameter_or_consumer, flags);
+        thread.write_birthplace(entry, entry.parameter_or_consumer, flags);
       },
       thread.thread, thread, lost_owner, born);
 }

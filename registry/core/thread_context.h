@@ -108,12 +108,12 @@ struct ThreadContext {
 
   Birthplace birthplace() const noexcept {
     Birthplace place;
-    tell(place, place.parameter, place);
+    write_birthplace(place, place.parameter, place);
     return place;
   }
   // Writes the birthplace where it is kept: a Birthplace, or an entry of the table.
   template <typename Place, typename Flags>
-  void tell(Place& place, uint64_t& its_parameter, Flags& flags) const noexcept {
+  void write_birthplace(Place& place, uint64_t& its_parameter, Flags& flags) const noexcept {
     const bool in_operator = op_depth > 0, is_recomputed = in_operator && recomputes;
     const bool in_node = node_depth > 0 && !is_recomputed;
     const auto set = [](auto& name, NameId id) {

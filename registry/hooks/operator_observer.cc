@@ -401,7 +401,7 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
         inputs.add(state.ledger, address_of(*storage));
       }
       if (first && steps_are_observed && kind == OperatorKind::kStep)
-        state.step_observers.tell(tensor);
+        state.step_observers.notify(tensor);
       if (may_step && phase.depends_on(kind, first) &&
           state.ledger.is_parameter_like(address_of(*storage))) {
         phase.note_parameter(kind, state.ledger);

@@ -153,7 +153,7 @@ std::vector<ReportRow> rows_of(std::vector<const NamedTensorFacts*> tensors, Rol
 }
 
 // Says whose memory a kExternal row of the CPU is.
-void tell_mapping(ReportRow& row, uintptr_t address, std::optional<MemoryMaps>& maps) {
+void explain_mapping(ReportRow& row, uintptr_t address, std::optional<MemoryMaps>& maps) {
   if (!maps.has_value()) maps.emplace();
   const MemoryMaps::Mapping* const mapping = maps->find(address);
   if (mapping == nullptr) return;
@@ -197,7 +197,7 @@ void explain_elsewhere(ReportRow& row, const std::vector<const NamedTensorFacts*
     row.external_bytes = *bytes;
     if (pinned) row.external = ExternalMemory::kPinned;
     if (pinned || !device.is_cpu()) return;
-    tell_mapping(row, tensors.front()->address, maps);
+    explain_mapping(row, tensors.front()->address, maps);
   }
 }
 
@@ -529,7 +529,7 @@ class Builder {
     if (storage.pinned) {
       row.external = ExternalMemory::kPinned;
     } else if (storage.device.is_cpu()) {
-      tell_mapping(row, storage.address, maps);
+      explain_mapping(row, storage.address, maps);
     }
     add_external(report_of(storage.device), row);
     Draft draft;

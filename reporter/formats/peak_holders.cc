@@ -20,7 +20,7 @@ namespace memledger {
 namespace {
 
 constexpr int64_t kMinBytesHeld = int64_t{1} << 20;
-constexpr size_t kMaxHeldTold = 2;
+constexpr size_t kMaxHeldShown = 2;
 
 bool is_of_the_program(const ReportRow& row) {
   return row.anonymous && row.kind == RowKind::kStorage && row.storage_id != 0 &&
@@ -153,7 +153,7 @@ std::string held_at_peak_text(const RunReport& run, const RunOfDevice& device) {
   const std::string_view now = run.goes_on ? "now" : "at the end";
   std::string text;
   const std::vector<HeldAtPeak> all = held_at_peak(device);
-  for (size_t i = 0; i < std::min(all.size(), kMaxHeldTold); ++i) {
+  for (size_t i = 0; i < std::min(all.size(), kMaxHeldShown); ++i) {
     const HeldAtPeak& held = all[i];
     const std::string line =
         held.largest->where.empty() ? "" : ", made at " + short_line_text(*held.largest) + ",";

@@ -22,7 +22,7 @@ constexpr int64_t kMinCache = int64_t{64} << 20;  // LibTorch takes 20 MiB at on
 constexpr size_t kMinRounds = 8;
 constexpr size_t kMaxPerRound = 4;  // rows of one kind that one round leaves
 
-bool is_worth_telling(int64_t bytes, const DeviceReport& rows) {
+bool is_worth_showing(int64_t bytes, const DeviceReport& rows) {
   return bytes >= kMinBytes && bytes >= rows.total_bytes / 10;
 }
 
@@ -155,7 +155,7 @@ std::optional<UnusedGraph> unused_graph(const RunOfDevice& device) {
     graph.bytes += row.nbytes.value_or(0);
     if (graph.first == nullptr || goes_before(row, *graph.first)) graph.first = &row;
   }
-  if (!is_worth_telling(graph.bytes, rows)) return std::nullopt;
+  if (!is_worth_showing(graph.bytes, rows)) return std::nullopt;
   return graph;
 }
 
@@ -182,7 +182,7 @@ std::optional<Rounds> rounds_of(const DeviceReport& rows, bool awaiting_backward
       // The newest, as that is followed where not all are.
       rounds.examples.push_back(kind.rows.back());
     }
-    if (rounds.bytes <= max || !is_worth_telling(rounds.bytes, rows)) continue;
+    if (rounds.bytes <= max || !is_worth_showing(rounds.bytes, rows)) continue;
     max = rounds.bytes;
     result = std::move(rounds);
   }
@@ -227,7 +227,7 @@ std::optional<Recurring> recurring_of(const DeviceReport& rows, uint64_t newest)
       kind.max = std::max(kind.max, *row->nbytes);
       if (kind.example == nullptr || row->storage_id > kind.example->storage_id) kind.example = row;
     }
-    if (is_worth_telling(kind.bytes, rows) && (!result || kind.bytes > result->bytes))
+    if (is_worth_showing(kind.bytes, rows) && (!result || kind.bytes > result->bytes))
       result = kind;
   }
   return result;

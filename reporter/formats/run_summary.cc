@@ -53,14 +53,14 @@ class Sorter {
     for (const ReportRow& row : rows.rows) {
       if (row.role != Role::kParameter) continue;
       parameters_.emplace(row.storage_id, &row);
-      are_parameters_told_ = are_parameters_told_ || !row.anonymous;
+      are_parameters_named_ = are_parameters_named_ || !row.anonymous;
     }
   }
 
   PartOfRow part_of(const ReportRow& row) const {
     switch (row.role) {
       case Role::kParameter:
-        if (!row.anonymous || !are_parameters_told_) return {Part::kParameters, row.anonymous};
+        if (!row.anonymous || !are_parameters_named_) return {Part::kParameters, row.anonymous};
         return {is_result_of_layer(row) ? Part::kActivations : Part::kLeaves, true};
       case Role::kBuffer:
         return {is_cache(row) ? Part::kCaches : Part::kBuffers};
@@ -183,7 +183,7 @@ class Sorter {
 
   const Ids after_steps_, after_baseline_;
   Ids caches_at_end_;
-  bool are_parameters_told_ = false;
+  bool are_parameters_named_ = false;
   std::unordered_map<uint64_t, const ReportRow*> parameters_;
 };
 
@@ -568,10 +568,10 @@ std::string composition_text(const Composition& composition, bool with_layers) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_string(part),
                         readable_size(composition.bytes[i]));
     // Other parts are always inferred.
-    const bool may_be_told =
+    const bool may_be_known =
         part == Part::kParameters || part == Part::kGradients || part == Part::kOptimizerState;
-    if (may_be_told) text += dtypes_text(composition.dtypes[i], composition.bytes[i]);
-    if (may_be_told && composition.inferred[i] > 0) {
+    if (may_be_known) text += dtypes_text(composition.dtypes[i], composition.bytes[i]);
+    if (may_be_known && composition.inferred[i] > 0) {
       text += composition.inferred[i] == composition.bytes[i]
                   ? " (inferred)"
                   : fmt::format(" ({} of it inferred)", readable_size(composition.inferred[i]));
@@ -978,33 +978,34 @@ void add_cause(std::vector<std::string>& lines, const std::string& text) {
 }
 
 // All that is reported of a device, in the order in which it is printed.
-struct Told {
+struct DeviceLines {
   std::vector<std::string> head, largest, states;
 };
 
-Told tell_of(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu) {
-  Told told;
-  add_wrapped(told.head, head_of(run, device));
+DeviceLines lines_on(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu) {
+  DeviceLines device_lines;
+  add_wrapped(device_lines.head, head_of(run, device));
   const Composition composition = compose(device.peak, device);
   const std::string parts = composition_text(composition, true);
   const bool is_rounded = device.figures.allocated_peak.has_value() &&
                           *device.figures.allocated_peak != device.peak.total_bytes;
   const std::string requested =
       is_rounded ? readable_size(device.peak.total_bytes) + " requested: " : "";
-  if (!parts.empty()) add_wrapped(told.head, "  " + requested + parts);
+  if (!parts.empty()) add_wrapped(device_lines.head, "  " + requested + parts);
   if (composition.nameless > 0)
-    told.head.push_back("  without a name or a layer: " + readable_size(composition.nameless));
-  add_cause(told.head, unused_graph_text(run, device));
-  add_cause(told.head, rounds_text(run, device));
-  add_cause(told.head, recurring_text(run, device));
-  add_cause(told.head, cache_text(run, device));
-  add_cause(told.head, held_at_peak_text(run, device));
+    device_lines.head.push_back("  without a name or a layer: " +
+                                readable_size(composition.nameless));
+  add_cause(device_lines.head, unused_graph_text(run, device));
+  add_cause(device_lines.head, rounds_text(run, device));
+  add_cause(device_lines.head, recurring_text(run, device));
+  add_cause(device_lines.head, cache_text(run, device));
+  add_cause(device_lines.head, held_at_peak_text(run, device));
   const std::vector<Group> groups = groups_of(device.peak, device);
   const size_t max = is_beside_gpu ? kLargestBesideGpu : kLargest;
-  told.largest = group_texts(groups, max);
-  if (!is_beside_gpu) add_states(told.states, run, device);
-  add_external(told.states, device);
-  return told;
+  device_lines.largest = group_texts(groups, max);
+  if (!is_beside_gpu) add_states(device_lines.states, run, device);
+  add_external(device_lines.states, device);
+  return device_lines;
 }
 
 std::string reads_text(const ZeroReads& reads) {
@@ -1034,11 +1035,11 @@ std::string files_text(const UnrealFiles& files, const std::string& folder) {
       files.count == 1 ? "it" : "they");
 }
 
-size_t count_lines(const std::vector<Told>& devices, size_t largest, bool with_states) {
+size_t count_lines(const std::vector<DeviceLines>& devices, size_t largest, bool with_states) {
   size_t lines = 0;
-  for (const Told& told : devices) {
-    lines += told.head.size() + std::min(told.largest.size(), largest) +
-             (with_states ? told.states.size() : 0);
+  for (const DeviceLines& device_lines : devices) {
+    lines += device_lines.head.size() + std::min(device_lines.largest.size(), largest) +
+             (with_states ? device_lines.states.size() : 0);
   }
   return lines;
 }
@@ -1186,9 +1187,9 @@ std::string run_summary(const RunReport& run, size_t max_lines) {
   const bool has_gpu =
       std::any_of(run.devices.begin(), run.devices.end(),
                   [](const RunOfDevice& device) { return device.peak.device.is_cuda(); });
-  std::vector<Told> devices;
+  std::vector<DeviceLines> devices;
   for (const RunOfDevice& device : run.devices)
-    devices.push_back(tell_of(run, device, has_gpu && device.peak.device.is_cpu()));
+    devices.push_back(lines_on(run, device, has_gpu && device.peak.device.is_cpu()));
   const bool has_reads = run.reads && run.reads->count > 0;
   const bool has_files = run.unreal_files && run.unreal_files->count > 0;
   const bool has_libraries = !run.libraries.empty();
@@ -1203,10 +1204,10 @@ std::string run_summary(const RunReport& run, size_t max_lines) {
 
   std::vector<std::string> lines = {"memledger: " + run.title +
                                     (run.hint.empty() ? "" : "; " + run.hint)};
-  for (const Told& told : devices) {
-    append(lines, told.head, told.head.size());
-    append(lines, told.largest, largest);
-    if (with_states) append(lines, told.states, told.states.size());
+  for (const DeviceLines& device_lines : devices) {
+    append(lines, device_lines.head, device_lines.head.size());
+    append(lines, device_lines.largest, largest);
+    if (with_states) append(lines, device_lines.states, device_lines.states.size());
   }
   if (lines.size() > room + 1) {
     const size_t left_out = lines.size() - room;

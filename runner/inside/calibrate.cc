@@ -274,7 +274,7 @@ void write_calibration() {
   }
   const absl::Status status = write_file(state().file + "." + std::to_string(getpid()),
                                          "calibration", virtual_gpu::calibration_json(calibration));
-  if (!status.ok()) tell({std::string(status.message())});
+  if (!status.ok()) print_message({std::string(status.message())});
 }
 
 }  // namespace memledger::inside

@@ -222,7 +222,7 @@ std::string title_of(const CollectedRun& run, const ProgramEnd& end) {
   return text;
 }
 
-void tell_end(CollectedRun& run, const ProgramEnd& end) {
+void describe_end(CollectedRun& run, const ProgramEnd& end) {
   run.run.title = title_of(run, end);
   run.run.goes_on = end.goes_on();
   run.run.is_partial =
@@ -335,7 +335,7 @@ RunOfDevice with_steps(DeviceReport peak, const StepHistory& steps, const Report
 }
 
 // Empty where no such value was read, or where nobody lists files.
-std::optional<UnrealFiles> unreal_files(pid_t process, bool tells) {
+std::optional<UnrealFiles> unreal_files(pid_t process, bool marks_reported) {
   const auto visit = reinterpret_cast<decltype(&memledger_visit_unreal_files)>(
       dlsym(RTLD_DEFAULT, "memledger_visit_unreal_files"));
   if (visit == nullptr) return std::nullopt;
@@ -346,7 +346,7 @@ std::optional<UnrealFiles> unreal_files(pid_t process, bool tells) {
     if (paths.size() < kMaxPaths) paths.emplace_back(path);
   };
   bool is_known = false;
-  files.count = visit(process, tells ? 1 : 0, add, &files, &is_known, &files.is_complete);
+  files.count = visit(process, marks_reported ? 1 : 0, add, &files, &is_known, &files.is_complete);
   if (!is_known) return std::nullopt;
   return files;
 }
@@ -639,12 +639,12 @@ CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row, bool go
   CollectedRunPtr run(new CollectedRun);
   run->process = process;
   collect(*run, options);
-  run->run.unreal_files = unreal_files(process.process, /*tells=*/!goes_on);
+  run->run.unreal_files = unreal_files(process.process, /*marks_reported=*/!goes_on);
   return run;
 }
 
 std::string run_report_text(CollectedRun& run, const ProgramEnd& end) {
-  tell_end(run, end);
+  describe_end(run, end);
   if (!run.process.saves_report) run.run.hint = "every row: memledger run --save-report=FILE.html";
   const std::string below = below_summary(run);
   const size_t lines = std::max(kMinLines, kLines - std::min(kLines, count_lines(below)));
@@ -656,7 +656,7 @@ std::string run_report_text(CollectedRun& run, const ProgramEnd& end) {
 
 void write_run_report(CollectedRun& run, const ProgramEnd& end, std::string_view path,
                       std::ostream& out) {
-  tell_end(run, end);
+  describe_end(run, end);
   const std::string ending = file_ending(path);
   if (ending == ".html" || ending == ".htm") {
     out << page_of(run);

@@ -29,9 +29,9 @@ std::string crash_path = "crash-input";
 // Only what a signal handler may call.
 void keep_input(int number) {
   const int file = ::open(crash_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  const char told[] = "this input makes it fail: crash-input\n";
+  const char message[] = "this input makes it fail: crash-input\n";
   if (file >= 0 && ::write(file, current.data(), current.size()) >= 0) {
-    if (::write(STDERR_FILENO, told, sizeof told - 1) < 0) ::_exit(1);
+    if (::write(STDERR_FILENO, message, sizeof message - 1) < 0) ::_exit(1);
   }
   ::signal(number, SIG_DFL);
   ::raise(number);

@@ -876,7 +876,7 @@ TEST_CASE("a child of fork reports, whatever other threads were doing with the r
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   if (!memledger::Registry::global().activate().ok()) return 1;
-  memledger::testing::tell_tsan_what_refcounts_order();
+  memledger::testing::annotate_refcounts_for_tsan();
   const memledger::testing::AllocationCount::Scope scope(memledger::truth());
   return doctest::Context(argc, argv).run();
 }

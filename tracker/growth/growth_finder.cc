@@ -295,12 +295,12 @@ GrowthReport GrowthFinder::Groups::unsorted_report() const {
   for (const GroupTable* const table : {&stacks_, &groups_, &operators_, &devices_}) {
     for (const auto& [key, group] : *table) {
       const Growth growth = group->series.growth(step_, options_.rule);
-      double told = explained[group.get()];
-      if (growth.growing && told < kExplained * growth.bytes_per_step) {
+      double explained_bytes = explained[group.get()];
+      if (growth.growing && explained_bytes < kExplained * growth.bytes_per_step) {
         report.rows.push_back({group->level, key, growth, group->bytes, group->count});
-        told = growth.bytes_per_step;
+        explained_bytes = growth.bytes_per_step;
       }
-      if (group->parent != nullptr) explained[group->parent] += told;
+      if (group->parent != nullptr) explained[group->parent] += explained_bytes;
     }
   }
   return report;

@@ -61,8 +61,9 @@ class CsvFile {
   void write(const std::string& text) {
     if (::getpid() != process_) {
       if (!reported_fork_) {
-        tell({"memledger: process ", std::to_string(::getpid()),
-              " was forked; its iterations are not in ", path_, ", which is its parent's."});
+        print_message({"memledger: process ", std::to_string(::getpid()),
+                       " was forked; its iterations are not in ", path_,
+                       ", which is its parent's."});
       }
       reported_fork_ = true;
       return;
@@ -70,8 +71,9 @@ class CsvFile {
     const int error = append_whole(file_, text);
     if (error == 0) return;
     if (!reported_) {
-      tell({"memledger: cannot write ", path_, ": ", std::generic_category().message(error),
-            ". The program goes on; rows are missing."});
+      print_message({"memledger: cannot write ", path_, ": ",
+                     std::generic_category().message(error),
+                     ". The program goes on; rows are missing."});
     }
     reported_ = true;
   }

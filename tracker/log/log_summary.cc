@@ -313,9 +313,9 @@ std::string compared_blocks(const LogRunDigest& a, const LogRunDigest& b) {
 
   std::string text =
       fmt::format("{:>12}{:>12}{:>12}  Total Tensor Used Memory (MiB) at\n", "A", "B", "B - A");
-  std::vector<bool> told(keys.b.size());
-  const auto tell_b = [&](size_t i) {
-    told[i] = true;
+  std::vector<bool> is_shown(keys.b.size());
+  const auto add_b = [&](size_t i) {
+    is_shown[i] = true;
     text += comparison_line(nullptr, &b.points[i], b.place_name(b.points[i].place));
   };
   size_t next_b = 0;
@@ -328,15 +328,15 @@ std::string compared_blocks(const LogRunDigest& a, const LogRunDigest& b) {
     }
     // Blocks of B before it that A lacks.
     for (; next_b < same->second; ++next_b) {
-      if (in_a.count(keys.b[next_b]) == 0 && !told[next_b]) tell_b(next_b);
+      if (in_a.count(keys.b[next_b]) == 0 && !is_shown[next_b]) add_b(next_b);
     }
     const LogPoint& point = b.points[same->second];
     const std::string& other = b.place_name(point.place);
-    told[same->second] = true;
+    is_shown[same->second] = true;
     text += comparison_line(&a.points[i], &point, where == other ? where : where + " | " + other);
   }
   for (size_t i = 0; i < keys.b.size(); ++i) {
-    if (!told[i]) tell_b(i);
+    if (!is_shown[i]) add_b(i);
   }
   return text;
 }

@@ -50,7 +50,7 @@ void abort_with(const ExpectationFailure& failure) {
   std::abort();
 }
 
-void tell(const ExpectationFailure& failure) noexcept {
+void handle_failure(const ExpectationFailure& failure) noexcept {
   const FailureHandler handler = failure_handler.load();
   try {
     (handler != nullptr ? handler : &abort_with)(failure);
@@ -60,14 +60,14 @@ void tell(const ExpectationFailure& failure) noexcept {
 }
 
 // Reports that a destructor could not look.
-void tell_trouble(SourceLocation where, const char* what, const std::exception& error) noexcept {
+void handle_trouble(SourceLocation where, const char* what, const std::exception& error) noexcept {
   ExpectationFailure failure{where, {}};
   try {
     failure.message = std::string("memledger could not look ") + what + ": " + error.what();
   } catch (const std::bad_alloc&) {
     failure.message = "no memory";  // fits into the string itself
   }
-  tell(failure);
+  handle_failure(failure);
 }
 
 // A check that could not look has not passed.
@@ -184,9 +184,9 @@ NoLeak::~NoLeak() {
   if (state_->checked || std::uncaught_exceptions() > state_->exceptions) return;
   try {
     const TestVerdict verdict = state_->look();
-    if (!verdict) tell({state_->where, verdict.message()});
+    if (!verdict) handle_failure({state_->where, verdict.message()});
   } catch (const std::exception& error) {
-    tell_trouble(state_->where, "for leaks", error);
+    handle_trouble(state_->where, "for leaks", error);
   }
 }
 
@@ -356,9 +356,9 @@ PeakAtMost::~PeakAtMost() {
   if (state_->checked || std::uncaught_exceptions() > state_->exceptions) return;
   try {
     const TestVerdict verdict = state_->look();
-    if (!verdict) tell({state_->where, verdict.message()});
+    if (!verdict) handle_failure({state_->where, verdict.message()});
   } catch (const std::exception& error) {
-    tell_trouble(state_->where, "at the peak", error);
+    handle_trouble(state_->where, "at the peak", error);
   }
 }
 

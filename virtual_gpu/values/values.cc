@@ -453,14 +453,14 @@ void forget_made_inside(Thread& thread, const Frame& frame) {
 
 // A kernel that is none of LibTorch's: it writes to what it can reach.
 void forget_reached(const memledger_virtual_gpu_work& work) {
-  const bool is_told = for_each_argument_word(work, [](uintptr_t word) {
+  const bool are_arguments_shown = for_each_argument_word(work, [](uintptr_t word) {
     Shadows::get().forget_reached(word);
     uintptr_t begin = 0;
     size_t bytes = 0;
     if (host_range != nullptr && host_range(word, &begin, &bytes) != 0)
       WrittenHostMemory::get().add(begin, bytes);
   });
-  if (!is_told) Shadows::get().forget_all();
+  if (!are_arguments_shown) Shadows::get().forget_all();
 }
 
 void on_work(const memledger_virtual_gpu_work* work) {
