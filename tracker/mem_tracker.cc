@@ -15,12 +15,12 @@
 #include "reporter/names/name_book.h"
 #include "text/dtype.h"
 #include "text/names.h"
+#include "tracker/cursor_rollback.h"
 #include "tracker/device_cache.h"
 #include "tracker/exact_device.h"
 #include "tracker/log/diff_builder.h"
 #include "tracker/log/log_text.h"
 #include "tracker/log/log_writer.h"
-#include "tracker/until_told.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>

@@ -22,8 +22,8 @@
 #include "registry/registry.h"
 #include "reporter/names/module_type.h"
 #include "reporter/names/optimizer_state.h"
+#include "reporter/names/registered_names.h"
 #include "reporter/names/script_module.h"
-#include "reporter/names/told_names.h"
 
 namespace memledger {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
-#include "reporter/names/told_names.h"
+#include "reporter/names/registered_names.h"
 
 namespace memledger::inside {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "registry/scoped.h"
-#include "reporter/names/told_names.h"
+#include "reporter/names/registered_names.h"
 #include "reporter/role.h"
 #include "runner/inside/checkpointed.h"
 #include "runner/inside/failure_holders.h"

@@ -17,8 +17,8 @@
 #include "text/dtype.h"
 #include "text/json.h"
 #include "text/names.h"
+#include "tracker/cursor_rollback.h"
 #include "tracker/exact_device.h"
-#include "tracker/until_told.h"
 
 namespace memledger {
 namespace {

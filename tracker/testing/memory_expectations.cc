@@ -23,9 +23,9 @@
 #include "text/bytes.h"
 #include "text/names.h"
 #include "text/output.h"
+#include "tracker/cursor_rollback.h"
 #include "tracker/exact_device.h"
 #include "tracker/storage_group.h"
-#include "tracker/until_told.h"
 
 namespace memledger {
 namespace {

@@ -1,4 +1,4 @@
-#include "reporter/names/told_names.h"
+#include "reporter/names/registered_names.h"
 
 #include <algorithm>
 #include <array>

@@ -3,11 +3,11 @@
 // Names of the modules and optimizers that hooks register one by one, as Python's do
 // (runner/inside/python_names.py).
 //
-//   memledger::RegisteredNames& told = memledger::RegisteredNames::global();
-//   told.add_module(1, "Net");
-//   told.add_module(2, "Linear");
-//   told.add_tensor(2, "weight", memledger::Role::kParameter, weight);
-//   told.add_part(1, "fc", 2);  // from now on the tensor is fc.weight
+//   memledger::RegisteredNames& names = memledger::RegisteredNames::global();
+//   names.add_module(1, "Net");
+//   names.add_module(2, "Linear");
+//   names.add_tensor(2, "weight", memledger::Role::kParameter, weight);
+//   names.add_part(1, "fc", 2);  // from now on the tensor is fc.weight
 
 #include <ATen/core/Tensor.h>
 
