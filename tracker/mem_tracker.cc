@@ -34,11 +34,8 @@ constexpr double kUnknownMib = std::numeric_limits<double>::quiet_NaN();
 double mib(int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
 LogWriter::Options writer_options(const TrackerOptions& options) {
-  TORCH_CHECK(options.path.empty() || options.folder.empty() || options.path == options.folder,
-              "memledger: TrackerOptions::path and ::folder name one folder, the log's, but say ",
-              options.path, " and ", options.folder);
   LogWriter::Options result;
-  result.folder = options.path.empty() ? options.folder : options.path;
+  result.folder = options.path;
   result.file_name = options.file_name;
   result.colons = options.colons;
   result.echo = options.echo ? &std::cout : nullptr;
