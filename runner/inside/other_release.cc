@@ -81,7 +81,7 @@ int run_source(void* /*unused*/) {
     Object* const globals = dictionary_of(module);
     Object* const address = number(reinterpret_cast<void*>(&write_figures));
     if (address != nullptr) {
-      set_item(globals, "TELL", address);
+      set_item(globals, "WRITE_FIGURES", address);
       // A history costs time, and programs on real devices have not asked for it.
       if (find<void*>("memledger_virtual_gpu_uses") != nullptr)
         set_item(globals, "HAS_VIRTUAL_GPU", address);
