@@ -1,6 +1,6 @@
 #pragma once
 
-// What TorchScript nodes hold, which they do not show.
+// Infers what TorchScript nodes hold, as they do not show it.
 
 #include <cstdint>
 #include <vector>
@@ -16,9 +16,9 @@ struct TorchScriptNode {
   UnreadNode unread;   // without its detail
 };
 
-// Adds a row for each live storage that a TorchScript method made in the forward pass and no row
-// holds yet: a node has captured it, or somebody outside of the graph holds it. A node that seems
-// to have captured none gets a row of unknown bytes. Notes all nodes as unread.
+// Adds a row for each live storage that a TorchScript method made in the forward pass and that has
+// no row yet: either a node has captured it, or somebody outside of the graph holds it. A node that
+// seems to have captured none gets a row of unknown bytes. Notes all nodes as unread.
 void infer_torchscript(std::vector<TorchScriptNode> nodes, SavedTensorsData& data,
                        SavedAccount& account);
 

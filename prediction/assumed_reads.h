@@ -1,6 +1,6 @@
 #pragma once
 
-// What a program read without anybody knowing it, and what runs say that assume something else.
+// Values that a program read and nobody knows, and what runs show that assume other values.
 
 #include <string_view>
 #include <vector>
@@ -9,21 +9,21 @@
 
 namespace memledger::prediction {
 
-// Adds what a run read: of each read the most of its processes, and of those that were added
-// before.
+// Adds what a run read. Keeps the largest figures of each read, over all processes and all runs
+// that were added.
 void add_reads(const Run& run, std::vector<MeasuredRead>& reads);
 
-// Those that matter most first; the order of two runs is the same.
+// Sorts the reads that matter most to the front; their order does not depend on the run.
 void sort_reads(std::vector<MeasuredRead>& reads);
 
-// Whether a read may be why the verdict is not known. Where memory was short, no other values were
-// tried, and the memory is why.
+// Returns whether a read may be why the verdict is not known. False if it has an upper bound, or
+// was not tried because memory was short.
 bool may_decide(const MeasuredRead& read, const Prediction& prediction);
 
-// What runs say that assumed something else.
+// What runs show that assumed other values.
 struct ReadsTried {
   std::vector<Run> within;  // their peaks are possible, too
-  // Where no run of the low end has enough memory: one that has, as something else was assumed.
+  // No run of the low end has enough memory, but one that assumes other values has.
   bool fits_otherwise = false;
 };
 

@@ -54,7 +54,7 @@ enum class FitEnd : uint8_t {
   kNoneFits,  // not even the first value
   kProgramFailed,
   kValueUnused,  // the peak is the same with all values
-  kGaveUp,       // the caller went on no longer: some values between two were not tried
+  kGaveUp,       // the caller stopped early: some values between two were not tried
 };
 
 struct FitOutcome {
@@ -71,8 +71,8 @@ class FitSearch {
  public:
   explicit FitSearch(const FitBounds& bounds) : bounds_(bounds) {}
 
-  // Returns the value to try next; nothing once both sides are known. At most every third value
-  // that follows the first that does not fit halves what is left.
+  // Returns the value to try next; nothing once both sides are known. If the last three values did
+  // not halve what is left, returns its middle.
   std::optional<int64_t> next() const;
   // Returns whether the peaks of a value are wanted even if it does not fit. Where they are not,
   // those of such a value may end at the capacity.

@@ -195,20 +195,20 @@ struct Prediction {
 };
 
 // Returns what runs of both ends say. Verdicts come from the runs at the device's own capacity:
-// `fits` if no allocation failed in any of them and no size without an upper bound was read, `does
-// not fit` if one failed in each run of the low end, else `not known`. What the program read
-// without anybody knowing it opens the verdict, unless runs that assume something else of it say
-// what it does. Peaks come from the run without a limit where there is one of the same end and
-// order of addresses. Where a call on files was answered otherwise than outside the runs' layers,
+// `fits` if no allocation failed in any of them and no size without an upper bound was read,
+// `does not fit` if one failed in each run of the low end, else `not known`. Values that the
+// program read and nobody knows leave the verdict open, unless runs that assume other values show
+// their effect. Peaks come from the run without a limit where there is one of the same end and
+// order of addresses. If a call on files was answered differently than outside the runs' layers,
 // the verdict is `not known`. The caller makes runs of both ends and, unless one of them decides
 // against `fits`, in both orders.
 Prediction predict(std::string specification, const std::vector<Run>& runs);
 
 // Returns how many bytes two more runs of the high end, one in each order of addresses, have to
 // hold back for a verdict; 0: none are needed. They are needed where a program fits and less than 1
-// % or 24 MiB is to spare, because a real device may take that much more (docs/accuracy.md). Where
-// the program was ended after steps that were all alike it is 1 % or 32 MiB: a smaller last batch
-// may cut LibTorch's cache differently.
+// % or 24 MiB is to spare, with cuDNN's own plans 4 %, because a real device may take that much
+// more (docs/accuracy.md). Where the program was ended after steps that were all alike, 32 MiB
+// replace the 24: a smaller last batch may cut LibTorch's cache differently.
 int64_t margin_to_test(const std::vector<Run>& runs);
 
 // Returns whether the run that went on has shown more than those of the other orders and ends,
@@ -237,8 +237,9 @@ struct AssumingRun {
 std::vector<AssumingRun> assuming_runs(std::string_view specification,
                                        const std::vector<Run>& runs);
 
-// Returns options of PYTORCH_CUDA_ALLOC_CONF that may change the verdict, or a peak of which much
-// is cached; `setting` is the one of the runs, whose options are not among them.
+// Returns options of PYTORCH_CUDA_ALLOC_CONF that may make a program fit which is not known to;
+// none where LibTorch's cache cannot decide. `setting` is that of the runs: what it sets is left
+// out.
 std::vector<std::string> settings_worth_trying(const Prediction& prediction,
                                                std::string_view setting);
 

@@ -28,8 +28,8 @@ struct AllocationFailure : Birthplace {
 
 using AllocationFailureObserver = void (*)(const AllocationFailure&) noexcept;
 
-// Sets the observer of the process, null for none, and returns the one before, a call of which may
-// still be running on another thread.
+// Sets the observer of the process (null: none) and returns the previous one, which may still be
+// running on another thread.
 //
 // The registry calls it while it is active, for the allocators that it watches, on the thread whose
 // allocation failed. Several threads may call it at once. No lock of memledger or of the allocator

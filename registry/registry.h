@@ -39,8 +39,8 @@ struct RegistryOptions {
   // operator argument.
   bool adopt_inputs = true;
   // Remembers who was alive at peaks: a record of 147 bytes for each storage that was alive at the
-  // peak and has been freed since, and at most as many again. Without it peak_snapshot() misses
-  // those freed since.
+  // peak and has been freed since; between sweeps up to twice as many. Without it peak_snapshot()
+  // misses those freed since.
   bool peaks = true;
   // Takes the C++ call stacks of allocations (registry/stacks.h).
   StackOptions stacks;

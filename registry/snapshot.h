@@ -29,8 +29,9 @@ namespace memledger {
 
 // One storage: one allocation behind one or more tensors, and where it was made.
 struct StorageInfo : Birthplace {
-  // From 1, never reused. Rises by birth on each thread, and from what a snapshot has to what is
-  // born after it. Else what another thread made before may have a greater id, by at most 1 100.
+  // From 1, never reused. Rises from birth to birth on each thread, and storages born after a
+  // snapshot have greater ids than all in it. Otherwise a storage that another thread made earlier
+  // may have a greater id, by at most 1 100.
   uint64_t id = 0;
   uintptr_t address = 0;  // of the data; reused by later storages
   int64_t nbytes = 0;

@@ -13,9 +13,9 @@ namespace memledger {
 // other thread runs backward() or step(), nor sets, clears, swaps or replaces a gradient; in a
 // child of fork, that none did so when it was made. A broken promise is a use after free.
 //
-// Without one, memledger reads them where the process has no other thread of the program's, and
-// else knows those that backward() and step() made. To be ended on the thread that made it. Costs
-// next to nothing.
+// Without one, memledger reads them if the process has no other thread of the program's; otherwise
+// it knows those that backward() and step() made. Destroy it on the thread that made it. Costs next
+// to nothing.
 class ScopedTrainingPaused {
  public:
   // With false, promises nothing: for an option.

@@ -50,7 +50,7 @@ namespace memledger {
 // (register_module(), to(), add_param_group()), nor destroy what has to be removed first.
 //
 // Gradients and optimizer states are read as they are where the process has no other thread of the
-// program's; workers of OpenMP and BLAS, of autograd and of CUDA are none. Elsewhere they are those
+// program's; workers of OpenMP, BLAS, autograd and CUDA do not count. Otherwise reports have those
 // that backward() and step() made: a gradient that was set by hand, or before it was registered, is
 // a row without bytes (RowKind::kUnread) that names ReportOptions::training_paused. A
 // ScopedTrainingPaused (registry/training_paused.h) promises the same for any call. Bytes are exact

@@ -127,15 +127,15 @@ struct ReportRow : Birthplace {
   // A report of a run, at the end of a Python program: the variable that leads to an anonymous
   // row, or the node of which graph has saved it: losses[3]. Empty: not known.
   std::string held_by;
-  // A report of a run, in a Python program: activation checkpointing was given it to keep until
-  // backward, to compute what follows again there.
+  // A report of a run, in a Python program: activation checkpointing keeps it until backward, which
+  // computes from it again.
   bool checkpointed = false;
   std::string where;  // the program's line: train.cc:42 main; empty if no stack was taken
   // Where that is a library's line, the innermost one of the program's own code; empty: not known.
   std::string called_from;
-  // A parameter's: false if it is frozen. Unknown where its tensor has gone or is inside another
-  // one (DTensor), and no operator was seen that read it as a leaf which requires grad; and of a
-  // past moment where it had trained by then, and is frozen now.
+  // False if this is a frozen parameter. Unknown if its tensor has gone or is inside another one
+  // (DTensor) and no operator was seen to read it as a leaf that requires grad; also in a report of
+  // a past moment, if it has trained and is frozen now.
   std::optional<bool> requires_grad;
   // CUDA, as LibTorch's allocator says: the handle of the stream it is for (0: the default one),
   // and the private pool (MempoolId_t) it lies in ({0, 0}: none). Unknown where the allocator does

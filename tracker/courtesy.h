@@ -45,8 +45,8 @@ struct CourtesyOptions {
   // Folder of the file, which has no name there and is gone with the process. Empty: $TMPDIR, else
   // /tmp.
   std::string folder;
-  // Device whose storages move; kCUDA without an index, and nothing: all CUDA devices. The CPU's
-  // can be moved to a file only.
+  // Device whose storages move; kCUDA without an index, or nothing, means all CUDA devices. The
+  // CPU's can be moved to a file only.
   std::optional<c10::Device> device;
   // Called a few times a second. Without it, moves of more than a second are reported on standard
   // error if it is a terminal.

@@ -1,7 +1,7 @@
 #pragma once
 
-// Leaves CHECK to doctest. LibTorch's logging has a macro of that name that ends the program; the
-// one that is included last would have it.
+// Leaves CHECK to doctest. LibTorch's logging has a macro of that name, which ends the program;
+// without this header the last one included would win.
 //
 //   #include <doctest/doctest.h>
 //   #include <torch/torch.h>

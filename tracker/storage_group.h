@@ -1,6 +1,7 @@
 #pragma once
 
-// Storages of one birthplace that look alike: what growth and leaks are named by. A plain value.
+// Storages of one birthplace that look alike; reports on growth and leaks name such groups. A plain
+// value.
 //
 //   const memledger::Snapshot snapshot = memledger::Registry::global().snapshot();
 //   for (const memledger::StorageInfo& storage : snapshot.storages(at::kCPU))

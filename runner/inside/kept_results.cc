@@ -29,7 +29,7 @@ using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensor
 
 constexpr size_t kMaxResults = 16384;
 constexpr size_t kMaxHolders = 65536;
-constexpr uint64_t kMaxWithoutStep = 50000;  // operators of a program that takes no step
+constexpr uint64_t kMaxWithoutStep = 50000;  // results of a program that takes no step
 constexpr uint64_t kFirstSteps = 4;
 constexpr size_t kMaxGraphsAtEnd = 1024;  // of a report
 

@@ -135,7 +135,9 @@ struct Adapted : torch::nn::Module {
     const torch::nn::LinearOptions up = torch::nn::LinearOptions(8, 4096).bias(false);
     a = register_module("a", torch::nn::Linear(down));
     b = register_module("b", torch::nn::Linear(up));
-    to(at::kCUDA);
+    // Not base again, which is there: LibTorch would read it as if it trained.
+    a->to(at::kCUDA);
+    b->to(at::kCUDA);
     for (at::Tensor& parameter : base->parameters()) parameter.set_requires_grad(!is_frozen);
   }
   at::Tensor forward(const at::Tensor& x) { return base(x) + b(a(x)); }
