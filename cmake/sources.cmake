@@ -93,8 +93,8 @@ set(MEMLEDGER_LIBRARY_SOURCES
   reporter/names/optimizer_watch.cc
   reporter/names/program_names.cc
   reporter/names/prototype_layers.cc
+  reporter/names/registered_names.cc
   reporter/names/script_module.cc
-  reporter/names/told_names.cc
   reporter/out_of_memory.cc
   reporter/report.cc
   reporter/values_text.cc

@@ -51,23 +51,23 @@ absl::Status try_settings(DryRunner& runner, const std::vector<DryRunRequest>& r
   return absl::OkStatus();
 }
 
-void tell_failures(const std::vector<Prediction>& predictions) {
+void print_failures(const std::vector<Prediction>& predictions) {
   for (const Prediction& prediction : predictions) {
     // What a program that ended well said last is of no interest.
     if (prediction.reason.empty() || prediction.program.status == 0) continue;
-    return tell_last_lines(kCommand, prediction.program);
+    return print_last_lines(kCommand, prediction.program);
   }
 }
 
-void tell_of_files(const std::vector<Prediction>& predictions) {
+void print_files(const std::vector<Prediction>& predictions) {
   TouchedFiles files;
   for (const Prediction& prediction : predictions) files.add(prediction);
-  runner::tell_of_files(kCommand, files);
+  runner::print_files(kCommand, files);
 }
 
 // A line that was not read may be a mistyped one.
-void tell_unused(const std::vector<std::string>& assumptions,
-                 const std::vector<Prediction>& predictions) {
+void print_unused(const std::vector<std::string>& assumptions,
+                  const std::vector<Prediction>& predictions) {
   for (const std::string& text : assumptions) {
     const std::string place = parse_assumption(text).value_or(Assumption()).place;
     const std::string line = place.substr(place.rfind('/') + 1);
@@ -81,7 +81,8 @@ void tell_unused(const std::vector<std::string>& assumptions,
                              });
         });
     if (!is_used)
-      tell({kCommand, ": --assume=", text, ": the program read no value there that nobody knows"});
+      print_message(
+          {kCommand, ": --assume=", text, ": the program read no value there that nobody knows"});
   }
 }
 
@@ -131,11 +132,11 @@ absl::Status predict_and_print(const DryRunOptions& options, ProgressLine& line,
   if (!made.ok()) return made.status();
   predictions = *std::move(made);
   if (const std::string why = why_not_run(predictions.front().program); !why.empty()) {
-    tell({kCommand, ": ", why});
+    print_message({kCommand, ": ", why});
     return absl::OkStatus();
   }
-  tell_failures(predictions);
-  tell_unused(options.assumptions, predictions);
+  print_failures(predictions);
+  print_unused(options.assumptions, predictions);
   absl::Status status;
   if (prints_text(options)) status = write_standard_output(prediction::to_text(predictions));
   if (status.ok() && options.settings) {
@@ -150,7 +151,7 @@ absl::Status predict_and_print(const DryRunOptions& options, ProgressLine& line,
     if (status.ok() && prints_text(options))
       status = write_standard_output(prediction::settings_text(prediction));
   }
-  tell_of_files(predictions);
+  print_files(predictions);
   if (status.ok() && options.json) status = write_json(options, predictions);
   return status;
 }
@@ -160,11 +161,11 @@ absl::Status predict_and_print(const DryRunOptions& options, ProgressLine& line,
 int dry_run_command(const DryRunOptions& options) {
   const Fitness fitness = check_program(options.program[0]);
   if (!fitness.refusal.empty()) {
-    tell({"memledger dry-run: ", fitness.refusal});
+    print_message({"memledger dry-run: ", fitness.refusal});
     return kCannotRun;
   }
   if (const auto locations = find_locations(); !locations.ok()) {
-    tell({"memledger dry-run: ", std::string(locations.status().message())});
+    print_message({"memledger dry-run: ", std::string(locations.status().message())});
     return kCannotRun;
   }
   note_signals(&note_signal);
@@ -174,7 +175,7 @@ int dry_run_command(const DryRunOptions& options) {
   line.clear();
   if (caught_signal != 0) return kSignalled + caught_signal;
   if (!status.ok()) {
-    tell_error(kCommand, status);
+    print_error(kCommand, status);
     return predictions.empty() ? kCannotRun : EXIT_FAILURE;
   }
   const prediction::ProgramEnd& program = predictions.front().program;
