@@ -93,8 +93,8 @@ set(MEMLEDGER_LIBRARY_SOURCES
   reporter/names/optimizer_watch.cc
   reporter/names/program_names.cc
   reporter/names/prototype_layers.cc
-  reporter/names/registered_names.cc
   reporter/names/script_module.cc
+  reporter/names/told_names.cc
   reporter/out_of_memory.cc
   reporter/report.cc
   reporter/values_text.cc
@@ -257,20 +257,6 @@ set(MEMLEDGER_MEASURE_SOURCES
 
 # The command `memledger`. It does not load LibTorch.
 set(MEMLEDGER_COMMAND_SOURCES
-  compare/difference.cc
-  compare/difference_json.cc
-  compare/difference_markdown.cc
-  compare/difference_text.cc
-  compare/json_object.cc
-  compare/match_rows.cc
-  compare/names.cc
-  compare/read_predictions.cc
-  compare/read_profiles.cc
-  compare/read_reports.cc
-  compare/read_saved.cc
-  compare/reasons.cc
-  compare/shown_rows.cc
-  compare/sizes.cc
   prediction/assumed_reads.cc
   prediction/fit.cc
   prediction/fit_report.cc
@@ -288,7 +274,6 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/allocator_setting.cc
   runner/child_process.cc
   runner/command_line.cc
-  runner/diff_command.cc
   runner/discarding_run.cc
   runner/dry_run.cc
   runner/dry_run_command.cc
@@ -329,8 +314,6 @@ set(MEMLEDGER_COMMAND_SOURCES
   text/json.cc
   text/names.cc
   text/output.cc
-  text/places.cc
-  text/shape.cc
   text/utf8.cc
   tracker/lines/function_source.cc
   tracker/lines/line_table.cc

@@ -10,7 +10,7 @@ set(MEMLEDGER_GROUP_OF_registry/second_copy/copies.cc tracker)
 set(MEMLEDGER_GROUP_OF_registry/snapshot.cc logs)
 set(MEMLEDGER_GROUP_OF_reporter/formats/report_text.cc logs)
 set(MEMLEDGER_GROUP_OF_reporter/names/script_module.cc tracker_modules)
-set(MEMLEDGER_GROUP_OF_reporter/names/registered_names.cc hooks)
+set(MEMLEDGER_GROUP_OF_reporter/names/told_names.cc hooks)
 set(MEMLEDGER_GROUP_OF_runner/program_image.cc text)
 set(MEMLEDGER_GROUP_OF_tracker/layers/layer_switches.cc graph)
 set(MEMLEDGER_GROUP_OF_tracker/lines/profiled_body.cc reporter)
@@ -31,7 +31,7 @@ set(MEMLEDGER_GROUPS
   "tracker/lines/=logs" "tracker/log/=logs"
   "tracker/courtesy/=tracker" "tracker/growth/=tracker" "tracker/testing/=tracker"
   "tracker/device_cache=tracker" "tracker/storage_group=tracker" "tracker/values_text=tracker"
-  "tracker/=tracker_modules" "compare/=none" "prediction/=none" "runner/inside/=inside" "runner/writes/=none" "runner/=none"
+  "tracker/=tracker_modules" "prediction/=none" "runner/inside/=inside" "runner/writes/=none" "runner/=none"
   "text/=text" "virtual_gpu/values/=values")
 
 function(memledger_unity_build target)

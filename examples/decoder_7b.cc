@@ -267,8 +267,8 @@ class Ranks {
     static auto* const store = new c10d::TCPStore(host, options);  // the others may still ask
     const char key[] = "decoder_7b/nccl";
     if (rank_ == 0) store->set(key, std::vector<uint8_t>(id.bytes, id.bytes + sizeof id.bytes));
-    const std::vector<uint8_t> received = store->get(key);
-    std::memcpy(id.bytes, received.data(), sizeof id.bytes);
+    const std::vector<uint8_t> told = store->get(key);
+    std::memcpy(id.bytes, told.data(), sizeof id.bytes);
     return id;
   }
 
@@ -378,10 +378,10 @@ Shape shape_from_flags() {
   if (shape.ffn == 0) shape.ffn = (shape.hidden * 8 / 3 + 255) / 256 * 256;
   if (shape.heads == 0) shape.heads = std::max<int64_t>(shape.hidden / 128, 1);
   if (shape.kv_heads == 0) shape.kv_heads = shape.heads;
-  const auto [min, max] =
+  const auto [least, most] =
       std::minmax({shape.layers, shape.hidden, shape.ffn, shape.heads, shape.kv_heads,
                    shape.vocabulary, shape.batch, shape.context});
-  if (min < 1 || max > int64_t{1} << 30) throw std::invalid_argument("sizes are from 1 to 2^30");
+  if (least < 1 || most > int64_t{1} << 30) throw std::invalid_argument("sizes are from 1 to 2^30");
   if (shape.hidden % (2 * shape.heads) != 0 || shape.heads % shape.kv_heads != 0)
     throw std::invalid_argument(
         "--hidden must be a multiple of twice --heads, and --heads of --kv_heads");

@@ -10,9 +10,9 @@ namespace {
 
 // Bounds of the next value, as multiples of the largest that fits, as long as none is known not to
 // fit. The minimum holds after the first value, whose peak hardly depends on the value.
-constexpr int64_t kMinGrowth = 8, kMaxGrowth = 16;
+constexpr int64_t kLeastGrowth = 8, kMostGrowth = 16;
 // The maximum once peaks have grown by kSlopeKnown of the capacity, so that their slope is known.
-constexpr int64_t kMaxGrowthOnSlope = 64;
+constexpr int64_t kMostGrowthOnSlope = 64;
 constexpr double kSlopeKnown = 0.01;
 // Number of values with the same peak after which the program is taken to ignore the value.
 constexpr size_t kSameUntilUnused = 4;
@@ -142,48 +142,50 @@ class CacheShare {
   }
 
   // The maximum that tensors can take, as far as it is known.
-  double max_allocated() const { return max_allocated((min_ + max_) / 2); }
+  double most_allocated() const { return most_allocated((least_ + most_) / 2); }
   // How much of the memory depends on how large the share is, of what it can be.
-  double uncertainty() const { return std::max(0.0, max_ - min_) * cached_; }
+  double uncertainty() const { return std::max(0.0, most_ - least_) * cached_; }
 
  private:
-  double max_allocated(double share) const { return (capacity_ - beside_) / (1 + share * cached_); }
+  double most_allocated(double share) const {
+    return (capacity_ - beside_) / (1 + share * cached_);
+  }
 
   // The share at which the value lies just at the boundary is too much if it fits, else too little.
   void narrow(const FitPoint& point, const Curve& curve) {
     const auto value = static_cast<double>(point.value);
     double low = 0, high = 1;
-    if (cached_ <= 0 || value <= curve.value_at(max_allocated(high))) return;
-    if (value >= curve.value_at(max_allocated(low))) {
-      if (point.verdict == Verdict::kFits) max_ = 0;
+    if (cached_ <= 0 || value <= curve.value_at(most_allocated(high))) return;
+    if (value >= curve.value_at(most_allocated(low))) {
+      if (point.verdict == Verdict::kFits) most_ = 0;
       return;
     }
     for (int i = 0; i < kHalvings; ++i) {
       const double middle = (low + high) / 2;
-      (value < curve.value_at(max_allocated(middle)) ? low : high) = middle;
+      (value < curve.value_at(most_allocated(middle)) ? low : high) = middle;
     }
     if (point.verdict == Verdict::kFits) {
-      max_ = std::min(max_, low);
+      most_ = std::min(most_, low);
     } else {
-      min_ = std::max(min_, high);
+      least_ = std::max(least_, high);
     }
   }
 
   double capacity_ = 0, beside_ = 0;
   double cached_ = 0;  // beyond the tensors, as a share of them
-  double min_ = 0, max_ = 1;
+  double least_ = 0, most_ = 1;
 };
 
 bool knows_slope(const std::vector<FitPoint>& tried) {
-  double min = kInfinite, max = 0, capacity = 0;
+  double least = kInfinite, most = 0, capacity = 0;
   for (const FitPoint& point : tried) {
     if (!knows_allocated(point)) continue;
     const auto allocated = static_cast<double>(point.peaks->allocated.high);
-    min = std::min(min, allocated);
-    max = std::max(max, allocated);
+    least = std::min(least, allocated);
+    most = std::max(most, allocated);
     capacity = static_cast<double>(point.peaks->capacity);
   }
-  return max - min > kSlopeKnown * capacity;
+  return most - least > kSlopeKnown * capacity;
 }
 
 int64_t clamped(double value, int64_t low, int64_t high) {
@@ -283,17 +285,17 @@ int64_t FitSearch::guess_next() const {
   const Bracket bracket = this->bracket();
   const Curve curve(tried_, bracket.fits);
   const CacheShare share(tried_, curve);
-  const double estimate = curve.is_empty() ? kInfinite : curve.value_at(share.max_allocated());
+  const double estimate = curve.is_empty() ? kInfinite : curve.value_at(share.most_allocated());
   if (!bracket.above) {
     const auto times = [&](int64_t factor) {
       return bracket.fits > upper_bound() / factor ? upper_bound() : bracket.fits * factor;
     };
-    const int64_t growth = knows_slope(tried_) ? kMaxGrowthOnSlope : kMaxGrowth;
-    int64_t min = tried_.size() == 1 ? times(kMinGrowth) : bracket.fits + 1;
+    const int64_t growth = knows_slope(tried_) ? kMostGrowthOnSlope : kMostGrowth;
+    int64_t least = tried_.size() == 1 ? times(kLeastGrowth) : bracket.fits + 1;
     // What fits beyond all estimates goes on in growing steps.
     if (tried_.size() > 1 && estimate < static_cast<double>(bracket.fits))
-      min = bracket.fits + 2 * std::max<int64_t>(1, bracket.fits - second_largest_that_fits());
-    return clamped(estimate, std::min(min, upper_bound()), times(growth));
+      least = bracket.fits + 2 * std::max<int64_t>(1, bracket.fits - second_largest_that_fits());
+    return clamped(estimate, std::min(least, upper_bound()), times(growth));
   }
   const int64_t middle = bracket.fits + (*bracket.above - bracket.fits) / 2;
   if (estimate >= static_cast<double>(*bracket.above)) return middle;

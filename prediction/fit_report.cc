@@ -14,7 +14,7 @@
 namespace memledger::prediction {
 namespace {
 
-constexpr size_t kMinWidth = 60;
+constexpr size_t kLeastWidth = 60;
 // The capacity is at this share of a bar's room; what is beyond its end is cut.
 constexpr double kCapacityAt = 0.7;
 constexpr size_t kLayersEstimated = 3;
@@ -56,7 +56,7 @@ std::vector<const FitPoint*> by_value(const FitReport& report) {
 }
 
 // `--batch=172 does not fit: 24.0 MiB short at …`, with names that no terminal obeys.
-std::string summary_of(const FitReport& report, const FitPoint* point) {
+std::string told(const FitReport& report, const FitPoint* point) {
   if (point == nullptr) return "?";
   return fmt::format("{}{}{}", printable(report.argument(point->value)),
                      point->verdict == Verdict::kNotKnown ? " is " : " ", point->sentence);
@@ -174,7 +174,7 @@ std::string picture(const FitReport& report, size_t width) {
       points.begin(), points.end(), [](const FitPoint* point) { return point->peaks.has_value(); });
   if (measured == points.end()) return "";
   const size_t value_width = std::max<size_t>(5, std::to_string(points.back()->value).size());
-  const size_t bar_width = std::max(width, kMinWidth) - value_width - 2 * 11 - 1 - 13;
+  const size_t bar_width = std::max(width, kLeastWidth) - value_width - 2 * 11 - 1 - 13;
   std::string text =
       fmt::format("\n{:>{}} {:>10} {:>10} peak of the process; | is the capacity, {}\n", "value",
                   value_width, "low", "high", words((*measured)->peaks->capacity));
@@ -327,16 +327,16 @@ std::string FitReport::sentence() const {
                                               : "";
   switch (outcome.end) {
     case FitEnd::kFound:
-      return largest + "; " + summary_of(*this, next);
+      return largest + "; " + told(*this, next);
     case FitEnd::kAllFit:
       return largest +
              (bounds.to ? ", and no larger value was asked for"
                         : ", and larger values are not tried") +
              (is_value_unused(tried) ? "; the value does not change the peak" : "");
     case FitEnd::kNoneFits:
-      return "none fits: " + summary_of(*this, next);
+      return "none fits: " + told(*this, next);
     case FitEnd::kProgramFailed:
-      return "no answer: " + summary_of(*this, &tried.back()) + largest_below(*this);
+      return "no answer: " + told(*this, &tried.back()) + largest_below(*this);
     case FitEnd::kValueUnused:
       return fmt::format("no answer: the value does not change the peak, {} with {} as with {}",
                          words(tried.front().peaks->allocated.high),
@@ -350,7 +350,7 @@ std::string FitReport::sentence() const {
               ? fmt::format("; after {} s none was found that does not", seconds)
               : fmt::format(" of {} that were tried in {} s; {}; what lies between is not known; "
                             "--within=SECONDS gives it more",
-                            tried.size(), seconds, summary_of(*this, next)));
+                            tried.size(), seconds, told(*this, next)));
 }
 
 std::string FitReport::to_json() const {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kWidth = 800, kHeight = 450, kLeft = 90, kRight = 60, kTop = 66, kBottom = 84;
 // Points above this multiple of the capacity are left out, so that the rest can be read.
-constexpr double kMaxCapacities = 2;
+constexpr double kMostCapacities = 2;
 // Where a value is marked that takes more, but it is not known how much: a little above.
 constexpr double kMore = 1.02;
 constexpr char kBand[] = "#8fb8de", kText[] = "#444";
@@ -28,7 +28,7 @@ std::vector<const FitPoint*> shown_points(const FitReport& report) {
   std::vector<const FitPoint*> points;
   for (const FitPoint& point : report.tried) {
     if (point.peaks && static_cast<double>(point.peaks->process.low) <=
-                           kMaxCapacities * static_cast<double>(point.peaks->capacity))
+                           kMostCapacities * static_cast<double>(point.peaks->capacity))
       points.push_back(&point);
   }
   std::sort(points.begin(), points.end(),

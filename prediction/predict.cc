@@ -191,10 +191,10 @@ absl::StatusOr<std::string> specification_of(const PredictOptions& options) {
 }
 
 absl::Status check(const PredictOptions& options) {
-  if (options.min_runs < 1 || options.max_runs < options.min_runs) {
+  if (options.least_runs < 1 || options.most_runs < options.least_runs) {
     return absl::InvalidArgumentError(absl::StrCat("PredictOptions: a step cannot run at least ",
-                                                   options.min_runs, " and at most ",
-                                                   options.max_runs, " times"));
+                                                   options.least_runs, " and at most ",
+                                                   options.most_runs, " times"));
   }
   if (options.timeout_s < 1)
     return absl::InvalidArgumentError("PredictOptions::timeout_s: less than a second");
@@ -206,10 +206,10 @@ std::string run_until_settled(const std::function<void()>& step, const PredictOp
                               const Measurer& measurer, bool& has_settled) {
   try {
     int64_t before = -1;
-    for (int run = 1; run <= options.max_runs && !has_settled; ++run) {
+    for (int run = 1; run <= options.most_runs && !has_settled; ++run) {
       step();
       const int64_t peaks = measurer.peaks();
-      has_settled = run >= options.min_runs && peaks == before;
+      has_settled = run >= options.least_runs && peaks == before;
       before = peaks;
     }
     return "";
@@ -237,7 +237,7 @@ bool sizes_vary() {
   measurer.begins();
   const std::string cause = run_until_settled(step, options, measurer, has_settled);
   const char* const records = secure_getenv(kRecordsVariable);
-  if (!has_settled && !sizes_vary() && options.max_runs > 1 && cause.empty() && records != nullptr)
+  if (!has_settled && !sizes_vary() && options.most_runs > 1 && cause.empty() && records != nullptr)
     std::ofstream(fs::path(records) / kUnsettledFile) << '\n';
   measurer.ended(cause.empty() ? nullptr : cause.c_str());
   _exit(cause.empty() ? EXIT_SUCCESS : kStepThrew);

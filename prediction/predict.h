@@ -34,10 +34,10 @@ struct PredictOptions {
   // The bytes of each device that the program may take; unset: all that the device has. At least
   // 64 MiB.
   std::optional<int64_t> capacity_bytes = std::nullopt;
-  // The step runs until no peak moves from one run to the next: at least `min_runs` times, and at
-  // most `max_runs` times, after which nothing that still grows is said to fit.
-  int min_runs = 2;
-  int max_runs = 10;
+  // The step runs until no peak moves from one run to the next: at least `least_runs` times, and at
+  // most `most_runs` times, after which nothing that still grows is said to fit.
+  int least_runs = 2;
+  int most_runs = 10;
   // Seconds for each of the processes.
   int timeout_s = 600;
   // Let the processes write for real, values of the GPU as zeros.

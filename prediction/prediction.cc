@@ -73,7 +73,7 @@ bool are_alike(const Run& a, const Run& b) {
 
 // Whether peaks come from this run: not where the device was too small for them, and another run
 // was made without a limit.
-bool gives_peaks(const Run& run, const std::vector<Run>& runs) {
+bool tells_peaks(const Run& run, const std::vector<Run>& runs) {
   if (!run.is_limited) return run.has_ended_well();
   return std::none_of(runs.begin(), runs.end(), [&run](const Run& other) {
     return !other.is_limited && are_alike(other, run) && other.has_ended_well();
@@ -102,14 +102,14 @@ class Combination {
       if (run.is_limited) note_capacity(run);
     }
     for (const Run& run : runs_) {
-      if (gives_peaks(run, runs_)) note_peaks(run);
+      if (tells_peaks(run, runs_)) note_peaks(run);
     }
     for (const Run& run : within_) note_peaks(run);
     std::vector<DevicePrediction> result;
     for (auto& [index, device] : devices_) {
       DevicePrediction& prediction = device.prediction;
       prediction.device = absl::StrCat("cuda:", index);
-      prediction.terms = terms_between(device.smallest, device.largest);
+      prediction.terms = terms_between(device.least, device.most);
       prediction.verdict = verdict_of(device);
       result.push_back(std::move(prediction));
     }
@@ -119,7 +119,7 @@ class Combination {
  private:
   struct Device {
     DevicePrediction prediction;
-    DeviceSum smallest, largest;  // by the process's peak
+    DeviceSum least, most;  // by the process's peak
     bool has_peaks = false;
     int fails_low = 0, fails_high = 0;  // runs
     bool is_shared = false;             // by processes that did not see each other
@@ -155,8 +155,8 @@ class Combination {
       include(prediction.process_peak, sum.process);
       include(prediction.context, sum.context);
       include(prediction.fragmented, sum.fragmented);
-      if (!device.has_peaks || sum.process < device.smallest.process) device.smallest = sum;
-      if (!device.has_peaks || sum.process > device.largest.process) device.largest = sum;
+      if (!device.has_peaks || sum.process < device.least.process) device.least = sum;
+      if (!device.has_peaks || sum.process > device.most.process) device.most = sum;
       device.has_peaks = true;
     }
   }
@@ -180,13 +180,13 @@ class Combination {
 // The process whose device was the fullest, of the runs of one end.
 const Measurement* fullest(const std::vector<Run>& runs, Run::End end) {
   const Measurement* result = nullptr;
-  int64_t max = -1;
+  int64_t most = -1;
   for (const Run& run : runs) {
-    if (run.end != end || !gives_peaks(run, runs)) continue;
+    if (run.end != end || !tells_peaks(run, runs)) continue;
     for (const Measurement& process : run.processes) {
       for (const MeasuredDevice& device : process.devices) {
-        if (device.process_peak <= max) continue;
-        max = device.process_peak;
+        if (device.process_peak <= most) continue;
+        most = device.process_peak;
         result = &process;
       }
     }
@@ -434,18 +434,18 @@ void heed_different_steps(Prediction& prediction) {
                    " that were seen may take more; --until=exit runs all");
 }
 
-int64_t margin_of(const DevicePrediction& device, int64_t min) {
-  return std::max(min, device.process_peak.high / kMarginShare);
+int64_t margin_of(const DevicePrediction& device, int64_t least) {
+  return std::max(least, device.process_peak.high / kMarginShare);
 }
 
 // A later step of another kind may come where all that were seen were alike.
 int64_t margin_of(const Prediction& prediction, const DevicePrediction& device) {
   const bool may_differ_later =
       prediction.ended == Ended::kAfterStep && prediction.kind_of_steps == Steps::kAlike;
-  const int64_t min = may_differ_later ? kMinMarginForLater : kMinMargin;
+  const int64_t least = may_differ_later ? kMinMarginForLater : kMinMargin;
   const int64_t of_plans =
       prediction.has_plans_of_cudnn() ? device.process_peak.high / kMarginShareOfPlans : 0;
-  return margin_of(device, std::max(min, of_plans));
+  return margin_of(device, std::max(least, of_plans));
 }
 
 // Returns how much more should be free on each device; 0: enough is.
@@ -520,7 +520,7 @@ void heed_varied_sizes(const std::vector<Run>& varied, bool are_assumed, Predict
 // Sizes that differ may leave more in the cache than the largest ones.
 void include_peaks(const std::vector<Run>& varied, Prediction& prediction) {
   for (const Run& run : varied) {
-    if (!run.has_ended_well() || !gives_peaks(run, varied)) continue;
+    if (!run.has_ended_well() || !tells_peaks(run, varied)) continue;
     const std::map<int, DeviceSum> sums = sums_of(run);
     for (DevicePrediction& device : prediction.devices) {
       const auto sum = std::find_if(sums.begin(), sums.end(), [&](const auto& entry) {
@@ -667,7 +667,7 @@ void heed_other_failures(const std::vector<Run>& runs, Prediction& prediction) {
 std::vector<Run> those_with_peaks(const std::vector<Run>& runs) {
   std::vector<Run> result;
   std::copy_if(runs.begin(), runs.end(), std::back_inserter(result),
-               [&runs](const Run& run) { return gives_peaks(run, runs); });
+               [&runs](const Run& run) { return tells_peaks(run, runs); });
   return result;
 }
 

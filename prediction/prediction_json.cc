@@ -36,19 +36,19 @@ Json json(const std::map<std::string, int64_t>& bytes_by_name) {
 }
 
 // Whether LibTorch's figures are in it: the driver sees none of them.
-bool has_libtorch_figures(const DevicePrediction& device) {
+bool tells_of_tensors(const DevicePrediction& device) {
   return std::none_of(device.terms.begin(), device.terms.end(),
                       [](const Term& term) { return term.name == "allocations" && term.high > 0; });
 }
 
 Json json(const Prediction& prediction, const DevicePrediction& device) {
-  const bool has_figures = has_libtorch_figures(device);
+  const bool tells_tensors = tells_of_tensors(device);
   Json row = {{"device", device.device},
               {"gpu", device.gpu},
               {"specification", prediction.specification},
               {"capacity_bytes", device.capacity_bytes},
-              {"allocated_peak", has_figures ? json(device.allocated_peak) : Json(nullptr)},
-              {"reserved_peak", has_figures ? json(device.reserved_peak) : Json(nullptr)},
+              {"allocated_peak", tells_tensors ? json(device.allocated_peak) : Json(nullptr)},
+              {"reserved_peak", tells_tensors ? json(device.reserved_peak) : Json(nullptr)},
               {"process_peak", json(device.process_peak)},
               {"headroom_bytes", device.headroom_bytes()},
               {"verdict", to_string(device.verdict)},

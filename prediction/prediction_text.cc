@@ -53,7 +53,7 @@ std::string where_in_model(const std::string& op, const std::string& layer,
 
 // The bytes that reads steered, and the read that steered most.
 struct ReadSum {
-  const MeasuredRead* main_read = nullptr;
+  const MeasuredRead* most = nullptr;
   int64_t bytes = 0;
 };
 
@@ -63,7 +63,7 @@ ReadSum sum_of(const std::vector<MeasuredRead>& reads, Condition condition) {
   for (const MeasuredRead& read : reads) {
     if (!condition(read)) continue;
     sum.bytes += read.bytes;
-    if (sum.main_read == nullptr || read.bytes > sum.main_read->bytes) sum.main_read = &read;
+    if (sum.most == nullptr || read.bytes > sum.most->bytes) sum.most = &read;
   }
   return sum;
 }
@@ -95,13 +95,12 @@ const MeasuredRead* capped_read(const std::vector<MeasuredRead>& reads) {
 }
 
 std::string sum_text(const ReadSum& sum) {
-  if (sum.main_read->kind == MeasuredRead::Kind::kModel)
-    return fmt::format("nobody says at most how much memory {} takes",
-                       printable(sum.main_read->op));
+  if (sum.most->kind == MeasuredRead::Kind::kModel)
+    return fmt::format("nobody says at most how much memory {} takes", printable(sum.most->op));
   return sum.bytes == 0 ? fmt::format("a size depends on values that only the device has ({})",
-                                      origin(*sum.main_read))
+                                      origin(*sum.most))
                         : fmt::format("{} depend on values that only the device has ({})",
-                                      words(sum.bytes), origin(*sum.main_read));
+                                      words(sum.bytes), origin(*sum.most));
 }
 
 // `it depends on a number that only the device has (aten::item in train.py:12 main); …`
@@ -143,7 +142,7 @@ std::string little_for_varied_sizes(const Prediction& prediction, const DevicePr
   return fmt::format(
       "{} is to spare, and sizes that differ each time cut the cache into more pieces{}",
       headroom > 0 ? "only " + words(headroom) : "nothing",
-      sizes.main_read == nullptr ? "" : " (" + origin(*sizes.main_read) + ")");
+      sizes.most == nullptr ? "" : " (" + origin(*sizes.most) + ")");
 }
 
 std::string little_to_spare(const Prediction& prediction, const DevicePrediction& device) {
@@ -172,8 +171,8 @@ std::string uncertainty(const Prediction& prediction) {
   };
   const ReadSum open = sum_of(prediction.unknown_reads, is_cause);
   const ReadSum values = sum_of(prediction.unknown_reads, is_value);
-  if (values.main_read != nullptr && open.bytes == 0) return open_value_text(*values.main_read);
-  if (open.main_read != nullptr) return sum_text(open);
+  if (values.most != nullptr && open.bytes == 0) return open_value_text(*values.most);
+  if (open.most != nullptr) return sum_text(open);
   const DevicePrediction* const device = fullest(prediction);
   if (device == nullptr) return "nothing was measured";
   if (prediction.lacks_varied_margin) return little_for_varied_sizes(prediction, *device);

@@ -302,7 +302,7 @@ WrittenFiles read_written_files(const std::string& folder) {
   WrittenFiles written;
   written.count = static_cast<int64_t>(paths.size());
   for (const std::string& path : paths) {
-    if (written.paths.size() == kMaxWrittenPaths) break;
+    if (written.paths.size() == kMostWrittenPaths) break;
     written.paths.push_back(path);
   }
   return written;

@@ -47,7 +47,7 @@ struct WrittenFiles {
   std::vector<std::string> paths;  // the first ones, sorted
   int64_t count = 0;               // of all
 };
-inline constexpr size_t kMaxWrittenPaths = 30;
+inline constexpr size_t kMostWrittenPaths = 30;
 
 // Returns them by path, each once. Cost: one look at the file system for each.
 WrittenFiles read_written_files(const std::string& folder);

@@ -321,7 +321,7 @@ char* memledger_start(void) {
   return guarded([] {
     static auto* const tracking = new ScopedTracking;  // never ends
     check(tracking->status());
-    inside::register_python_names_now();
+    inside::tell_python_names_now();
   });
 }
 
@@ -669,8 +669,8 @@ char* memledger_predict(memledger_step step, const struct memledger_predict_opti
     PredictOptions options;
     options.gpu = text_or_empty(given->gpu);
     if (given->capacity_bytes >= 0) options.capacity_bytes = given->capacity_bytes;
-    options.min_runs = given->min_runs;
-    options.max_runs = given->max_runs;
+    options.least_runs = given->least_runs;
+    options.most_runs = given->most_runs;
     options.timeout_s = given->timeout_s;
     const auto run = [step] {
       if (const char* const failure = step()) throw std::runtime_error(failure);

@@ -239,7 +239,7 @@ typedef const char* (*memledger_step)(void);
 struct memledger_predict_options {
   const char* gpu;
   int64_t capacity_bytes; /* below 0: all that the device has */
-  int min_runs, max_runs, timeout_s;
+  int least_runs, most_runs, timeout_s;
 };
 
 char* memledger_predict(memledger_step step, const struct memledger_predict_options* options,

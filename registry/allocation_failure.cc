@@ -22,8 +22,8 @@ c10::Device device_asked(WatchedType type) {
   return c10::impl::getDeviceGuardImpl(device_type_of(type))->getDevice();
 }
 
-void notify(AllocationFailureObserver observer, WatchedType type, size_t nbytes,
-            std::string_view message) noexcept {
+void tell(AllocationFailureObserver observer, WatchedType type, size_t nbytes,
+          std::string_view message) noexcept {
   try {
     AllocationFailure failure;
     static_cast<Birthplace&>(failure) = birthplace_value(core::this_thread().birthplace());
@@ -47,21 +47,21 @@ AllocationFailureObserver set_allocation_failure_observer(
 }
 
 void note_failed(WatchedType type, size_t nbytes) noexcept {
-  static thread_local bool notifying = false;
+  static thread_local bool telling = false;
   const AllocationFailureObserver observer = observer_in_use.load(std::memory_order_acquire);
-  if (observer == nullptr || notifying) return;
-  notifying = true;
+  if (observer == nullptr || telling) return;
+  telling = true;
   try {
     throw;
   } catch (const c10::Error& error) {
     // what() would symbolize a whole stack first, which takes seconds.
-    notify(observer, type, nbytes, error.what_without_backtrace());
+    tell(observer, type, nbytes, error.what_without_backtrace());
   } catch (const std::exception& error) {
-    notify(observer, type, nbytes, error.what());
+    tell(observer, type, nbytes, error.what());
   } catch (...) {
-    notify(observer, type, nbytes, "");
+    tell(observer, type, nbytes, "");
   }
-  notifying = false;
+  telling = false;
 }
 
 }  // namespace memledger

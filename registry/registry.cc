@@ -131,18 +131,18 @@ class CursorBefore {
   CursorBefore(core::Ledger& ledger, uint64_t cursor)
       : ledger_(ledger), cursor_(cursor), before_(ledger.copy_cursor(cursor)) {}
   ~CursorBefore() {
-    if (!committed_) ledger_.swap_cursors(cursor_, before_);
+    if (!told_) ledger_.swap_cursors(cursor_, before_);
     ledger_.close_cursor(before_);
   }
   CursorBefore(const CursorBefore&) = delete;
   CursorBefore& operator=(const CursorBefore&) = delete;
-  void commit() noexcept { committed_ = true; }
+  void told() noexcept { told_ = true; }
 
  private:
   core::Ledger& ledger_;
   const uint64_t cursor_;
   const uint64_t before_;
-  bool committed_ = false;
+  bool told_ = false;
 };
 
 Changes changes_of(uint64_t cursor, bool rows) {
@@ -162,7 +162,7 @@ Changes changes_of(uint64_t cursor, bool rows) {
   for (const core::StorageRecord& record : taken.died)
     changes.died.push_back(storage_value(record));
   note_what_went_unseen(state, changes);
-  before.commit();
+  before.told();
   return changes;
 }
 
@@ -230,13 +230,13 @@ bool has_activated(const absl::Status& status) {
 }
 
 // Prints each kind of error once, so that a hundred reporters do not repeat it.
-void print_once(const absl::Status& status) noexcept {
-  static std::atomic<uint32_t> printed_codes{0};
+void tell_once(const absl::Status& status) noexcept {
+  static std::atomic<uint32_t> told_codes{0};
   const uint32_t code = 1U << static_cast<uint32_t>(status.raw_code());
-  if ((printed_codes.fetch_or(code, std::memory_order_relaxed) & code) != 0) return;
+  if ((told_codes.fetch_or(code, std::memory_order_relaxed) & code) != 0) return;
   const bool active = Registry::global().active();
-  print_message({{status.message().data(), status.message().size()},
-                 active ? "" : ". Figures that need tracking read ?"});
+  tell({{status.message().data(), status.message().size()},
+        active ? "" : ". Figures that need tracking read ?"});
 }
 
 }  // namespace
@@ -244,7 +244,7 @@ void print_once(const absl::Status& status) noexcept {
 ScopedTracking::ScopedTracking(const RegistryOptions& options)
     : status_(Registry::global().activate(options)) {
   // A message at load has already said that another version was here first.
-  if (!status_.ok() && !this_copy_is_refused()) print_once(status_);
+  if (!status_.ok() && !this_copy_is_refused()) tell_once(status_);
 }
 
 ScopedTracking::~ScopedTracking() {

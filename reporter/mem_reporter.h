@@ -104,6 +104,9 @@ class MemReporter {
   // alive.
   MemReporter& remove(std::string_view name);
   MemReporter& remove_optimizer(const torch::optim::Optimizer& optimizer);
+  MemReporter& remove(const torch::optim::Optimizer& optimizer) {
+    return remove_optimizer(optimizer);
+  }
 
   // Returns a report of one instant, with every row. report() prints it: to std::cout, or to a
   // stream, whose state shows if printing failed.

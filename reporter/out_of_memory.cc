@@ -353,7 +353,7 @@ Writing& writing() {
 constexpr size_t kPageHolders = 8;
 
 // The first eight failures are reported, then the 16th, the 32nd and so on.
-bool is_printed(int number) { return number <= 8 || (number & (number - 1)) == 0; }
+bool is_told(int number) { return number <= 8 || (number & (number - 1)) == 0; }
 
 std::string line_on(const AllocationFailure& failure, int number) {
   std::string line =
@@ -385,12 +385,11 @@ void write_report(const AllocationFailure& failure) {
     writing().last.page.swap(page);
   }
   if (options.keep_last && options.folder.empty()) {
-    if (!options.quiet && is_printed(number)) print_message({line_on(failure, number)});
+    if (!options.quiet && is_told(number)) tell({line_on(failure, number)});
     return;
   }
   if (number > options.max_reports) {
-    if (!options.quiet && options.keep_last && is_printed(number))
-      print_message({line_on(failure, number)});
+    if (!options.quiet && options.keep_last && is_told(number)) tell({line_on(failure, number)});
     return;
   }
   std::string text = out_of_memory_report(failure, options.max_rows, options.reporter);
@@ -404,19 +403,18 @@ void write_report(const AllocationFailure& failure) {
       fmt::format("{}/oom-{}-{}", options.folder, local_time("%Y%m%d-%H%M%S"), getpid()), ".txt",
       "out-of-memory report", text);
   if (!path.ok()) {
-    print_message({std::string(path.status().message())});
+    tell({std::string(path.status().message())});
     if (!options.quiet) write_standard_error(text);
   } else if (!options.quiet) {
-    print_message(
-        {fmt::format("memledger: out of memory on {}: asked for {} by {}; who holds it: {}",
-                     failure.device.str(), readable_size(failure.requested_bytes),
-                     table_name(asked_by(failure)), *path)});
+    tell({fmt::format("memledger: out of memory on {}: asked for {} by {}; who holds it: {}",
+                      failure.device.str(), readable_size(failure.requested_bytes),
+                      table_name(asked_by(failure)), *path)});
   }
 }
 
-auto observer_of_reports() {
+auto told_observer() {
   const std::lock_guard<ForkSafeMutex> hold(writing().lock);
-  return writing().on ? writing().options.on_reported : nullptr;
+  return writing().on ? writing().options.told : nullptr;
 }
 
 void observe(const AllocationFailure& failure) noexcept {
@@ -425,13 +423,13 @@ void observe(const AllocationFailure& failure) noexcept {
   if (busy == process || !writing().busy.compare_exchange_strong(busy, process)) return;
   try {
     write_report(failure);
-    if (const auto observer = observer_of_reports()) observer();
+    if (const auto told = told_observer()) told();
   } catch (const std::exception& error) {
     std::array<char, 32> bytes;
     std::snprintf(bytes.data(), bytes.size(), "%lld",
                   static_cast<long long>(failure.requested_bytes));
-    print_message({"memledger: out of memory (", bytes.data(),
-                   " bytes asked for), but no report could be made: ", first_line(error.what())});
+    tell({"memledger: out of memory (", bytes.data(),
+          " bytes asked for), but no report could be made: ", first_line(error.what())});
   }
   writing().busy.store(0);
 }

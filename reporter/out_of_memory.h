@@ -39,7 +39,7 @@ struct OutOfMemoryOptions {
   bool keep_last = false;
   // Called by the thread that failed once the failure is reported; may be null. Takes no lock that
   // a thread may hold while it asks for memory.
-  void (*on_reported)() noexcept = nullptr;
+  void (*told)() noexcept = nullptr;
 };
 
 // Starts to write a report of each failed allocation; another call replaces the options. Takes the

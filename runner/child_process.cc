@@ -225,14 +225,14 @@ void ChildProcess::kill(bool timed_out) {
 }
 
 void ChildProcess::wait_for_any(const std::vector<const ChildProcess*>& children,
-                                std::chrono::milliseconds timeout) {
+                                std::chrono::milliseconds at_most) {
   std::vector<pollfd> events;
   for (const ChildProcess* const child : children) {
     for (const int descriptor : {child->process_descriptor_, child->output_descriptor_}) {
       if (descriptor >= 0) events.push_back({descriptor, POLLIN, 0});
     }
   }
-  ::poll(events.data(), events.size(), static_cast<int>(timeout.count()));
+  ::poll(events.data(), events.size(), static_cast<int>(at_most.count()));
 }
 
 // Launchers give the processes that they start groups of their own. In a namespace of processes all

@@ -51,7 +51,7 @@ class ChildProcess {
 
   // Returns once one of them has written something or ended, or the time is over.
   static void wait_for_any(const std::vector<const ChildProcess*>& children,
-                           std::chrono::milliseconds timeout);
+                           std::chrono::milliseconds at_most);
 
   std::chrono::steady_clock::duration age() const {
     return std::chrono::steady_clock::now() - began_;

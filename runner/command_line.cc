@@ -13,7 +13,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "compare/difference.h"
 #include "runner/dry_run.h"
 #include "runner/output_files.h"
 #include "runner/version_text.h"
@@ -668,71 +667,6 @@ Command declare_log(LogOptions& options) {
   return command;
 }
 
-// What the words of `memledger diff` say, before they are checked.
-struct DiffWords {
-  DiffOptions options;
-  OptionalValue json;
-  std::optional<std::string> moment, limit;
-};
-
-absl::StatusOr<Request> finish_diff(DiffWords& words) {
-  DiffOptions& options = words.options;
-  if (options.files.size() != 2)
-    return invalid("two files to compare: memledger diff [OPTION]… BEFORE AFTER");
-  const std::string moment = words.moment.value_or("peak");
-  if (moment != "peak" && moment != "step" && moment != "end")
-    return invalid(absl::StrCat("--at=", moment, ": it is peak, step or end"));
-  using compare::Moment;
-  options.moment =
-      moment == "peak" ? Moment::kPeak : (moment == "step" ? Moment::kStep : Moment::kEnd);
-  options.json = words.json.is_given;
-  options.json_file = words.json.value;
-  if (options.markdown && options.json && options.json_file.empty())
-    return invalid("--markdown and --json both go to standard output: use --json=FILE");
-  if (!words.limit) return Request(options);
-  const absl::StatusOr<compare::Limit> limit = compare::parse_limit(*words.limit);
-  if (!limit.ok())
-    return invalid(absl::StrCat("--fail-above=", *words.limit, ": ", limit.status().message()));
-  options.limit = *limit;
-  return Request(options);
-}
-
-Command declare_diff(DiffWords& words) {
-  Command command;
-  command.name = "diff";
-  command.usage = "memledger diff [OPTION]… BEFORE AFTER";
-  command.summary = "Compare two saved reports, predictions or timelines";
-  command.description =
-      "Says what came, went, grew and shrank between two saved files: reports, timelines and\n"
-      "line profiles of `memledger run`, predictions, fits, JSON of saved tensors, and logs. A\n"
-      "folder is the reports of all processes of one run.";
-  command.options = {
-      {"--at", "peak|step|end", &words.moment,
-       "The moment of a run: its peak (the default), the end of the last step,\n"
-       "or its end."},
-      {"--all", "", &words.options.all_rows, "Print every row; 20 is the default."},
-      {"--markdown", "", &words.options.markdown, "Print Markdown, for a pull request."},
-      {"--json", "FILE", &words.json,
-       "Print JSON in place of the text (memledger.diff/1), or write it to\n"
-       "FILE as well.",
-       kOptions, OutputFile{Kind::kPrinted, {".json"}, false}},
-      {"--exit-code", "", &words.options.exit_code, "Exit with 1 if anything differs."},
-      {"--fail-above", "SHARE|SIZE", &words.limit,
-       "Exit with 1 if a total rose by more: 1%, 20MiB, or 0B for any rise."}};
-  command.examples_and_exit_status =
-      "Examples:\n"
-      "  memledger diff before.json after.json    of memledger run --save-report=FILE.json\n"
-      "  memledger diff --fail-above=1% --markdown before.json after.json >comment.md\n"
-      "\n"
-      "Exit status:\n"
-      "  0  the files could be compared\n"
-      "  1  with --exit-code: they differ; with --fail-above: a total rose by more\n"
-      "  2  wrong usage, a file that cannot be read or written, or nothing to compare";
-  command.operands = &words.options.files;
-  command.finish = [&words] { return finish_diff(words); };
-  return command;
-}
-
 absl::StatusOr<Request> finish_gpus(const GpusOptions& options, const Words& operands) {
   if (!operands.empty())
     return invalid(absl::StrCat("it takes no arguments: leave out `", operands.front(), "`"));
@@ -1016,12 +950,11 @@ absl::StatusOr<Request> parse_command_line(const std::vector<std::string>& words
   FitWords fit;
   ValidateWords validate;
   LogOptions log;
-  DiffWords diff;
   GpusOptions gpus;
   Words gpus_operands;
   return parse_with(
       {declare_run(run), declare_dry_run(dry_run), declare_fit(fit), declare_validate(validate),
-       declare_log(log), declare_diff(diff), declare_gpus(gpus, gpus_operands)},
+       declare_log(log), declare_gpus(gpus, gpus_operands)},
       words);
 }
 

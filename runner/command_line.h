@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runner/diff_command.h"
 #include "runner/dry_run_command.h"
 #include "runner/fit_command.h"
 #include "runner/gpus_command.h"
@@ -23,7 +22,7 @@ struct PrintText {
 // What the user asks for. A new command is one more type here, and a declaration in
 // command_line.cc.
 using Request = std::variant<PrintText, RunOptions, DryRunOptions, FitOptions, ValidateOptions,
-                             LogOptions, DiffOptions, GpusOptions>;
+                             LogOptions, GpusOptions>;
 
 // Parses what follows the program's name. InvalidArgument holds the message for the user: the
 // command, the option and what to do.

@@ -124,34 +124,34 @@ class KeptOutputs {
       const auto written = output.file->write("report", write);
       status = written.status();
       if (written.ok() && written->path != path)
-        print_message({kCommand, ": another run has meanwhile written ", printable(path),
-                       "; this run's is in ", printable(written->path)});
+        tell({kCommand, ": another run has meanwhile written ", printable(path),
+              "; this run's is in ", printable(written->path)});
     } else {
       // Processes of other runs have had the same numbers, as each run counts its own.
       const std::string stem = (wanted.parent_path() / wanted.stem()).string();
       const auto written = write_new_file(stem, wanted.extension().string(), "report", write);
       status = written.status();
       if (written.ok() && *written != path)
-        print_message({kCommand, ": there was a file at ", printable(path), "; the report is in ",
-                       printable(*written)});
+        tell({kCommand, ": there was a file at ", printable(path), "; the report is in ",
+              printable(*written)});
     }
-    if (!status.ok()) print_error(kCommand, status);
+    if (!status.ok()) tell_error(kCommand, status);
   }
 
   const std::string folder_;
   std::vector<Output> outputs_;
 };
 
-void print_writes(const prediction::Writes& writes) {
+void tell_of(const prediction::Writes& writes) {
   TouchedFiles files;
   files.add(writes);
-  print_files(kCommand, files, "without --writes=discard");
+  tell_of_files(kCommand, files, "without --writes=discard");
   if (writes.refusals.empty()) return;
   const prediction::Refusal& first = writes.refusals.front();
   const size_t more = writes.refusals.size() - 1;
-  print_message({kCommand, ": a call on files was not answered as it is without --writes=discard: ",
-                 first.what, ", ", printable(first.path),
-                 more == 0 ? "" : absl::StrCat(", and ", more, " more")});
+  tell({kCommand,
+        ": a call on files was not answered as it is without --writes=discard: ", first.what, ", ",
+        printable(first.path), more == 0 ? "" : absl::StrCat(", and ", more, " more")});
 }
 
 int become(RunOptions options, const HeldRun& run, const std::string& outputs,
@@ -179,8 +179,8 @@ int run_discarding(const RunOptions& options) {
   if (!scratch->path().empty())
     fs::create_directory(outputs, error) && fs::create_directory(run.folder, error);
   if (scratch->path().empty() || error) {
-    print_message({kCommand, ": no temporary folder: ",
-                   error ? error.message() : std::string(std::strerror(errno))});
+    tell({kCommand,
+          ": no temporary folder: ", error ? error.message() : std::string(std::strerror(errno))});
     return kCannotRun;
   }
   WriteHoldOptions hold_options;
@@ -188,7 +188,7 @@ int run_discarding(const RunOptions& options) {
   hold_options.scratch = scratch->path();
   const absl::StatusOr<WriteHold> hold = WriteHold::choose(hold_options);
   if (!hold.ok()) {
-    print_error(kCommand, hold.status());
+    tell_error(kCommand, hold.status());
     return kCannotRun;
   }
   const KeptOutputs kept(options, outputs);
@@ -196,16 +196,16 @@ int run_discarding(const RunOptions& options) {
   const absl::StatusOr<int> status =
       hold->run_in_foreground(run, [&] { return become(options, run, outputs, variables); });
   if (!status.ok()) {
-    print_error(kCommand, status.status());
+    tell_error(kCommand, status.status());
     return kCannotRun;
   }
   const absl::StatusOr<prediction::Writes> writes = hold->writes(run);
   if (!writes.ok()) {
-    print_error(kCommand, writes.status());
+    tell_error(kCommand, writes.status());
     return kCannotRun;
   }
   kept.deliver();
-  if (!options.quiet) print_writes(*writes);
+  if (!options.quiet) tell_of(*writes);
   scratch.reset();
   end_as(*status);
 }

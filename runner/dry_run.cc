@@ -43,7 +43,7 @@ using std::chrono::steady_clock;
 
 constexpr int kShownLines = 20;
 constexpr auto kPollEvery = std::chrono::milliseconds(20);
-constexpr auto kProgressInterval = std::chrono::milliseconds(500);
+constexpr auto kTellEvery = std::chrono::milliseconds(500);
 constexpr int kMaxLoops = 8;          // that sizes drive, of one program
 constexpr size_t kRunsOfRequest = 4;  // both ends, each with both orders of addresses
 
@@ -84,7 +84,7 @@ struct Plan {
   Distance distance;
   SizeLoops loops;
   std::optional<prediction::SizeLoop> loop;  // for which it was ended
-  bool is_asked_to_end = false;
+  bool is_told = false;
   bool is_over = false;
 };
 
@@ -94,7 +94,7 @@ constexpr auto kMaxGoingOn = std::chrono::seconds(30);
 constexpr auto kMaxEnding = std::chrono::seconds(5);
 
 // And one that assumes something else of what is read: as its first runs, and some more.
-constexpr int kMinSecondsToAssume = 20;
+constexpr int kLeastSecondsToAssume = 20;
 constexpr int64_t kTimesAsLongToAssume = 3;
 
 bool assumes_other_truths(const Run& run) {
@@ -207,8 +207,8 @@ std::vector<prediction::Measurement> read_measurements(const std::string& folder
       measurement->process = 0;  // differs from run to run
       measurements.push_back(*std::move(measurement));
     } else {
-      print_message({"memledger dry-run: a process's figures are unreadable: ",
-                     std::string(measurement.status().message())});
+      tell({"memledger dry-run: a process's figures are unreadable: ",
+            std::string(measurement.status().message())});
     }
   }
   const auto key = [](const prediction::Measurement& measurement) {
@@ -350,7 +350,7 @@ class Runs {
   // `ended` is called for each run that has ended.
   absl::Status make(std::vector<Plan>& plans,
                     const std::function<void(const Plan&)>& ended = nullptr) {
-    callback_ = &ended;
+    told_ = &ended;
     if (const absl::Status status = make_at_once(plans, runs_at_once()); !status.ok())
       return status;
     for (Plan& plan : plans) {
@@ -366,14 +366,14 @@ class Runs {
   }
 
  private:
-  absl::Status make_at_once(std::vector<Plan>& plans, size_t max) {
+  absl::Status make_at_once(std::vector<Plan>& plans, size_t most) {
     size_t next = 0, running = 0;
     while (next < plans.size() || running > 0) {
       if (options_.is_cancelled && options_.is_cancelled()) {
         kill_all(plans);
         return absl::CancelledError("the dry-run was cancelled");
       }
-      while (next < plans.size() && running < max) {
+      while (next < plans.size() && running < most) {
         if (!plans[next].is_over) {
           if (const absl::Status status = start(plans[next]); !status.ok()) {
             kill_all(plans);
@@ -393,10 +393,10 @@ class Runs {
         }
         --running;
         ++ended_;
-        if (*callback_ && !plans[i].loop && !failed_otherwise(plans[i].run)) (*callback_)(plans[i]);
+        if (*told_ && !plans[i].loop && !failed_otherwise(plans[i].run)) (*told_)(plans[i]);
         if (used_no_gpu(plans[i].run)) running -= end_others(plans[i], plans);
       }
-      report_progress(plans, running);
+      tell_progress(plans, running);
       wait(plans);
     }
     return absl::OkStatus();
@@ -433,9 +433,9 @@ class Runs {
     std::vector<Plan> again;
     again.push_back(not_made_yet(plan));
     const std::function<void(const Plan&)> silent;
-    const auto* const callback = std::exchange(callback_, &silent);
+    const auto* const told = std::exchange(told_, &silent);
     const absl::Status status = make_at_once(again, 1);
-    callback_ = callback;
+    told_ = told;
     plan.run = std::move(again[0].run);
     plan.loop = again[0].loop;
     plan.was_alone = true;
@@ -508,7 +508,7 @@ class Runs {
     const auto left = std::chrono::seconds(timeout_s(plan)) - kMaxEnding - plan.child->age();
     if (now < *plan.enough_at && left > std::chrono::seconds(0)) return;
     plan.enough_at = std::min(*plan.enough_at, now);
-    if (!std::exchange(plan.is_asked_to_end, true))
+    if (!std::exchange(plan.is_told, true))
       (void)write_file(absl::StrCat(plan.folder, "/", prediction::kUntilEnough), "request", "");
     if (now > *plan.enough_at + kMaxEnding) plan.child->kill();
   }
@@ -536,7 +536,7 @@ class Runs {
     program.read_input = plan.child->end().read_input;
     program.last_lines = plan.child->output().last_lines(kShownLines);
     plan.run.steps = prediction::read_progress(plan.folder).steps;
-    plan.run.was_enough = plan.is_asked_to_end;
+    plan.run.was_enough = plan.is_told;
     plan.run.processes = read_measurements(plan.folder);
     plan.run.unwatched_uses = prediction::read_unwatched_uses(plan.folder);
     plan.run.why_unwatched = why_unwatched(plan.run, plan.folder);
@@ -549,10 +549,10 @@ class Runs {
     return absl::OkStatus();
   }
 
-  void report_progress(const std::vector<Plan>& plans, size_t running) {
+  void tell_progress(const std::vector<Plan>& plans, size_t running) {
     const auto now = steady_clock::now();
-    if (!options_.progress || now < next_progress_) return;
-    next_progress_ = now + kProgressInterval;
+    if (!options_.progress || now < next_telling_) return;
+    next_telling_ = now + kTellEvery;
     DryRunProgress progress;
     progress.ended = ended_;
     progress.running = running;
@@ -574,10 +574,10 @@ class Runs {
   const std::string& folder_;
   const WriteHold& hold_;
   const steady_clock::time_point began_ = steady_clock::now();
-  steady_clock::time_point next_progress_;
+  steady_clock::time_point next_telling_;
   size_t started_ = 0, ended_ = 0, expected_ = 0;
   bool are_disturbed_ = false;  // one failed only because others ran alongside it
-  const std::function<void(const Plan&)>* callback_ = nullptr;
+  const std::function<void(const Plan&)>* told_ = nullptr;
 };
 
 // What was run for one request.
@@ -648,8 +648,8 @@ class Wave {
   }
 
   absl::Status make(Runs& runs) {
-    const auto report = [&](const Plan& ended) { report_so_far(runs, ended); };
-    if (const absl::Status status = runs.make(plans_, report); !status.ok()) return status;
+    const auto tell = [&](const Plan& ended) { tell_so_far(runs, ended); };
+    if (const absl::Status status = runs.make(plans_, tell); !status.ok()) return status;
     if (const absl::Status status = make_again_with_caps(runs); !status.ok()) return status;
     for (size_t i = 0; i < plans_.size(); ++i) {
       note_harmless_reads(*cases_[i]->request, plans_[i].run);
@@ -684,7 +684,7 @@ class Wave {
     return absl::OkStatus();
   }
 
-  void report_so_far(const Runs& runs, const Plan& ended) const {
+  void tell_so_far(const Runs& runs, const Plan& ended) const {
     if (!runs.options().so_far || !runs.has_more()) return;
     const Case& of = *cases_[static_cast<size_t>(&ended - plans_.data())];
     std::vector<Run> made = of.runs;
@@ -834,9 +834,9 @@ absl::Status run_other_order(Runs& runs, std::vector<Case>& cases) {
 // What goes on alongside others takes longer than it took alone.
 Distance distance_of(const Run& run) {
   constexpr int kTimesAsLong = 4;
-  constexpr std::chrono::seconds kMin(5);
+  constexpr std::chrono::seconds kLeast(5);
   Distance distance;
-  distance.limit = kMin + kTimesAsLong * std::chrono::milliseconds(run.took_ms);
+  distance.limit = kLeast + kTimesAsLong * std::chrono::milliseconds(run.took_ms);
   for (const prediction::Measurement& process : run.processes) {
     if (process.ended == prediction::Ended::kAfterStep)
       distance.steps = std::max(distance.steps, process.steps);
@@ -922,7 +922,7 @@ int seconds_to_assume(const std::vector<Run>& runs) {
   for (const Run& run : runs) {
     if (run.assumed_reads.empty()) longest = std::max(longest, run.took_ms);
   }
-  return std::max<int>(kMinSecondsToAssume,
+  return std::max<int>(kLeastSecondsToAssume,
                        static_cast<int>(longest * kTimesAsLongToAssume / 1000));
 }
 

@@ -51,23 +51,23 @@ absl::Status try_settings(DryRunner& runner, const std::vector<DryRunRequest>& r
   return absl::OkStatus();
 }
 
-void print_failures(const std::vector<Prediction>& predictions) {
+void tell_failures(const std::vector<Prediction>& predictions) {
   for (const Prediction& prediction : predictions) {
     // What a program that ended well said last is of no interest.
     if (prediction.reason.empty() || prediction.program.status == 0) continue;
-    return print_last_lines(kCommand, prediction.program);
+    return tell_last_lines(kCommand, prediction.program);
   }
 }
 
-void print_files(const std::vector<Prediction>& predictions) {
+void tell_of_files(const std::vector<Prediction>& predictions) {
   TouchedFiles files;
   for (const Prediction& prediction : predictions) files.add(prediction);
-  runner::print_files(kCommand, files);
+  runner::tell_of_files(kCommand, files);
 }
 
 // A line that was not read may be a mistyped one.
-void print_unused(const std::vector<std::string>& assumptions,
-                  const std::vector<Prediction>& predictions) {
+void tell_unused(const std::vector<std::string>& assumptions,
+                 const std::vector<Prediction>& predictions) {
   for (const std::string& text : assumptions) {
     const std::string place = parse_assumption(text).value_or(Assumption()).place;
     const std::string line = place.substr(place.rfind('/') + 1);
@@ -81,8 +81,7 @@ void print_unused(const std::vector<std::string>& assumptions,
                              });
         });
     if (!is_used)
-      print_message(
-          {kCommand, ": --assume=", text, ": the program read no value there that nobody knows"});
+      tell({kCommand, ": --assume=", text, ": the program read no value there that nobody knows"});
   }
 }
 
@@ -132,11 +131,11 @@ absl::Status predict_and_print(const DryRunOptions& options, ProgressLine& line,
   if (!made.ok()) return made.status();
   predictions = *std::move(made);
   if (const std::string why = why_not_run(predictions.front().program); !why.empty()) {
-    print_message({kCommand, ": ", why});
+    tell({kCommand, ": ", why});
     return absl::OkStatus();
   }
-  print_failures(predictions);
-  print_unused(options.assumptions, predictions);
+  tell_failures(predictions);
+  tell_unused(options.assumptions, predictions);
   absl::Status status;
   if (prints_text(options)) status = write_standard_output(prediction::to_text(predictions));
   if (status.ok() && options.settings) {
@@ -151,7 +150,7 @@ absl::Status predict_and_print(const DryRunOptions& options, ProgressLine& line,
     if (status.ok() && prints_text(options))
       status = write_standard_output(prediction::settings_text(prediction));
   }
-  print_files(predictions);
+  tell_of_files(predictions);
   if (status.ok() && options.json) status = write_json(options, predictions);
   return status;
 }
@@ -161,11 +160,11 @@ absl::Status predict_and_print(const DryRunOptions& options, ProgressLine& line,
 int dry_run_command(const DryRunOptions& options) {
   const Fitness fitness = check_program(options.program[0]);
   if (!fitness.refusal.empty()) {
-    print_message({"memledger dry-run: ", fitness.refusal});
+    tell({"memledger dry-run: ", fitness.refusal});
     return kCannotRun;
   }
   if (const auto locations = find_locations(); !locations.ok()) {
-    print_message({"memledger dry-run: ", std::string(locations.status().message())});
+    tell({"memledger dry-run: ", std::string(locations.status().message())});
     return kCannotRun;
   }
   note_signals(&note_signal);
@@ -175,7 +174,7 @@ int dry_run_command(const DryRunOptions& options) {
   line.clear();
   if (caught_signal != 0) return kSignalled + caught_signal;
   if (!status.ok()) {
-    print_error(kCommand, status);
+    tell_error(kCommand, status);
     return predictions.empty() ? kCannotRun : EXIT_FAILURE;
   }
   const prediction::ProgramEnd& program = predictions.front().program;

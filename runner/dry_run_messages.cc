@@ -82,7 +82,7 @@ void ProgressLine::show(const DryRunProgress& progress) {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_line_) return;
   next_line_ = now + kLineEvery;
-  print_message({text_of(progress)});
+  tell({text_of(progress)});
 }
 
 void ProgressLine::show_so_far(const prediction::Prediction& so_far, size_t runs) {
@@ -91,8 +91,8 @@ void ProgressLine::show_so_far(const prediction::Prediction& so_far, size_t runs
   std::string& said = said_[so_far.specification];
   if (std::exchange(said, text) == text) return;
   clear();
-  print_message({title_, ": after ", std::to_string(runs), runs == 1 ? " run" : " runs",
-                 ", more follow: ", text});
+  tell({title_, ": after ", std::to_string(runs), runs == 1 ? " run" : " runs",
+        ", more follow: ", text});
 }
 
 void ProgressLine::clear() {
@@ -110,7 +110,7 @@ std::string ProgressLine::text_of(const DryRunProgress& progress) const {
   return progress.label.empty() ? text : absl::StrCat(text, ", ", printable(progress.label));
 }
 
-void print_last_lines(const std::string& command, const prediction::ProgramEnd& program) {
+void tell_last_lines(const std::string& command, const prediction::ProgramEnd& program) {
   if (program.last_lines.empty()) return;
   write_standard_error(
       absl::StrCat(command, ": the last lines of the program:\n", program.last_lines, "\n"));
@@ -139,8 +139,8 @@ void TouchedFiles::add(const prediction::Prediction& prediction) {
   have_zeros = have_zeros || !prediction.devices.empty();
 }
 
-void print_files(const std::string& command, const TouchedFiles& files,
-                 std::string_view otherwise) {
+void tell_of_files(const std::string& command, const TouchedFiles& files,
+                   std::string_view otherwise) {
   const std::string written = number_of_files(files.written_count);
   const std::string list = list_of(files, /*removed=*/false, files.written_count);
   if (files.are_held) {
@@ -152,13 +152,13 @@ void print_files(const std::string& command, const TouchedFiles& files,
                       number_of_files(files.removed_count),
                       list_of(files, /*removed=*/true, files.removed_count));
     }
-    if (!text.empty()) print_message({command, ": ", otherwise, " the program would have ", text});
+    if (!text.empty()) tell({command, ": ", otherwise, " the program would have ", text});
   } else if (files.written_count > 0 && !files.have_zeros) {
-    print_message({command, ": the program wrote ", written, list});
+    tell({command, ": the program wrote ", written, list});
   } else if (files.written_count > 0) {
-    print_message({command, ": warning: the program wrote ", written,
-                   ", and values from the GPU are zeros in ",
-                   files.written_count == 1 ? "it" : "them", list});
+    tell({command, ": warning: the program wrote ", written,
+          ", and values from the GPU are zeros in ", files.written_count == 1 ? "it" : "them",
+          list});
   }
 }
 
@@ -168,21 +168,21 @@ void note_signals(void (*note)(int signal)) {
   }
 }
 
-void print_error(const std::string& command, const absl::Status& status) {
+void tell_error(const std::string& command, const absl::Status& status) {
   absl::string_view message = status.message();
   absl::ConsumePrefix(&message, "memledger: ");
-  print_message({command, ": ", std::string(message)});
+  tell({command, ": ", std::string(message)});
 }
 
 std::string why_not_run(const prediction::ProgramEnd& program) {
   constexpr int kCannotRun = 126, kNotFound = 127;
-  constexpr char kRunPrefix[] = "memledger run: ";
+  constexpr char kTold[] = "memledger run: ";
   const bool is_status = program.status == kCannotRun || program.status == kNotFound;
   // One line, and that is ours: a shell ends like this, too.
-  if (!is_status || !absl::StartsWith(program.last_lines, kRunPrefix) ||
+  if (!is_status || !absl::StartsWith(program.last_lines, kTold) ||
       absl::StrContains(program.last_lines, '\n'))
     return "";
-  return program.last_lines.substr(sizeof kRunPrefix - 1);
+  return program.last_lines.substr(sizeof kTold - 1);
 }
 
 }  // namespace memledger::runner

@@ -43,7 +43,7 @@ class ProgressLine {
 };
 
 // Prints the last lines of a program, if there are any.
-void print_last_lines(const std::string& command, const prediction::ProgramEnd& program);
+void tell_last_lines(const std::string& command, const prediction::ProgramEnd& program);
 
 // The files of runs of a program.
 struct TouchedFiles {
@@ -58,14 +58,14 @@ struct TouchedFiles {
 
 // Says what the program would have written, or warns of what it wrote, as it is made of zeros.
 // `otherwise`: what the sentence begins with.
-void print_files(const std::string& command, const TouchedFiles& files,
-                 std::string_view otherwise = "outside a dry run");
+void tell_of_files(const std::string& command, const TouchedFiles& files,
+                   std::string_view otherwise = "outside a dry run");
 
 // Has `note` called at SIGINT, SIGTERM and SIGHUP, where they are not ignored, as under nohup.
 void note_signals(void (*note)(int signal));
 
 // Prints what is wrong, in a sentence.
-void print_error(const std::string& command, const absl::Status& status);
+void tell_error(const std::string& command, const absl::Status& status);
 
 // Returns why the program could not be run, in a sentence; empty if it was.
 std::string why_not_run(const prediction::ProgramEnd& program);

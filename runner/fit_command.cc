@@ -35,7 +35,7 @@ using prediction::Prediction;
 constexpr char kCommand[] = "memledger fit";
 constexpr int kCannotRun = 126;
 constexpr size_t kWidthOfFiles = 80;
-constexpr size_t kMaxWidth = 120;
+constexpr size_t kMostWidth = 120;
 constexpr char kPlace[] = "{}";
 
 std::atomic<int> caught_signal{0};
@@ -63,7 +63,7 @@ bool is_set_already(const Remedy& remedy) {
 size_t width_of_output() {
   winsize size{};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kWidthOfFiles;
-  return std::min<size_t>(size.ws_col, kMaxWidth);
+  return std::min<size_t>(size.ws_col, kMostWidth);
 }
 
 // Makes the runs, and says on a terminal how far they are.
@@ -369,28 +369,28 @@ std::vector<std::string> arguments_with_value(const FitOptions& options) {
 int fit_command(const FitOptions& options) {
   const Fitness fitness = check_program(options.program[0]);
   if (!fitness.refusal.empty()) {
-    print_message({"memledger fit: ", fitness.refusal});
+    tell({"memledger fit: ", fitness.refusal});
     return kCannotRun;
   }
   if (const auto locations = find_locations(); !locations.ok()) {
-    print_message({"memledger fit: ", std::string(locations.status().message())});
+    tell({"memledger fit: ", std::string(locations.status().message())});
     return kCannotRun;
   }
   note_signals(&note_signal);
   const auto found = Search(options).find();
   if (caught_signal != 0) return 128 + caught_signal;
   if (!found.ok()) {
-    print_message({"memledger fit: ", std::string(found.status().message())});
+    tell({"memledger fit: ", std::string(found.status().message())});
     return kCannotRun;
   }
   if (const std::string why = why_not_run(found->failed); !why.empty()) {
-    print_message({kCommand, ": ", why});
+    tell({kCommand, ": ", why});
     return found->failed.status;
   }
-  print_last_lines(kCommand, found->failed);
-  print_files(kCommand, found->files);
+  tell_last_lines(kCommand, found->failed);
+  tell_of_files(kCommand, found->files);
   if (const absl::Status written = write(options, found->report); !written.ok()) {
-    print_error(kCommand, written);
+    tell_error(kCommand, written);
     return EXIT_FAILURE;
   }
   return prediction::exit_status(found->report);

@@ -47,7 +47,7 @@ std::string gpus_text(const GpusOptions& options) { return options.json ? json()
 
 int gpus_command(const GpusOptions& options) {
   const absl::Status status = write_standard_output(gpus_text(options));
-  if (!status.ok()) print_message({std::string(status.message())});
+  if (!status.ok()) tell({std::string(status.message())});
   return status.ok() ? 0 : 1;
 }
 

@@ -15,7 +15,7 @@ int exit_status(const absl::Status& status) {
   if (status.ok()) return 0;
   absl::string_view message = status.message();
   absl::ConsumePrefix(&message, "memledger: ");
-  print_message({"memledger log: ", std::string_view(message.data(), message.size())});
+  tell({"memledger log: ", std::string_view(message.data(), message.size())});
   return kFailed;
 }
 

@@ -16,7 +16,6 @@
 
 namespace {
 
-using memledger::runner::DiffOptions;
 using memledger::runner::DryRunOptions;
 using memledger::runner::FitOptions;
 using memledger::runner::GpusOptions;
@@ -35,13 +34,12 @@ void return_to_callers_folder() {
   char here[4096];
   if (getcwd(here, sizeof here) == nullptr || !absl::StrContains(here, "memledger.runfiles"))
     return;
-  if (chdir(folder) != 0)
-    memledger::print_message({"memledger: ", folder, ": ", std::strerror(errno)});
+  if (chdir(folder) != 0) memledger::tell({"memledger: ", folder, ": ", std::strerror(errno)});
 }
 
 int carry_out(const PrintText& request) {
   const absl::Status status = memledger::write_standard_output(request.text);
-  if (!status.ok()) memledger::print_message({std::string(status.message())});
+  if (!status.ok()) memledger::tell({std::string(status.message())});
   return status.ok() ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
@@ -59,8 +57,6 @@ int carry_out(const ValidateOptions& options) { return validate_command(options)
 
 int carry_out(const LogOptions& options) { return log_command(options); }
 
-int carry_out(const DiffOptions& options) { return diff_command(options); }
-
 int carry_out(const GpusOptions& options) { return gpus_command(options); }
 
 }  // namespace
@@ -73,7 +69,7 @@ int main(int argc, char** argv) {
   return_to_callers_folder();
   const auto request = memledger::runner::parse_command_line({argv + 1, argv + argc});
   if (!request.ok()) {
-    memledger::print_message({std::string(request.status().message())});
+    memledger::tell({std::string(request.status().message())});
     return kUsageError;
   }
   return std::visit([](const auto& options) { return carry_out(options); }, *request);

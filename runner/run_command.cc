@@ -198,32 +198,32 @@ std::string what_is_missing(const Fitness& fitness) {
 int run_program(const RunOptions& options) {
   const Fitness fitness = check_program(options.program[0]);
   if (!fitness.refusal.empty() && !options.virtual_gpu.empty()) {
-    print_message({"memledger run: ", fitness.refusal, ", so it cannot have a virtual GPU"});
+    tell({"memledger run: ", fitness.refusal, ", so it cannot have a virtual GPU"});
     return kCannotRun;
   }
   std::vector<std::string> stand_ins_used;
   if (const absl::Status status =
           set_environment(options, fitness.takes_libraries, &stand_ins_used);
       !status.ok()) {
-    print_message({"memledger run: ", std::string(status.message())});
+    tell({"memledger run: ", std::string(status.message())});
     return kCannotRun;
   }
   if (!stand_ins_used.empty()) {
     const std::string refusal =
         why_libtorch_does_not_fit(options.program[0], stand_ins_used, MEMLEDGER_LIBTORCH);
     if (!refusal.empty()) {
-      print_message({"memledger run: ", refusal});
+      tell({"memledger run: ", refusal});
       return kCannotRun;
     }
   }
   if (const std::string note = what_is_missing(fitness); !note.empty() && !options.quiet)
-    print_message({"memledger run: ", note});
+    tell({"memledger run: ", note});
   std::vector<char*> argv;
   for (const std::string& word : options.program) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   execvp(argv[0], argv.data());
   const int error = errno;
-  print_message({"memledger run: cannot run ", options.program[0], ": ", std::strerror(error)});
+  tell({"memledger run: cannot run ", options.program[0], ": ", std::strerror(error)});
   return error == ENOENT ? kNotFound : kCannotRun;
 }
 

@@ -47,12 +47,12 @@ bool keep_only(int a, int b) {
 // Makes the folder, passes on its path, waits until all processes that hold the other end of
 // `alive` have ended, and becomes `rm`. The folder is made here, where no signal comes that its
 // maker's group is sent. May be called in a child of a process with threads.
-[[noreturn]] void make_and_remove(int alive, int reply, char* path, size_t length) {
+[[noreturn]] void make_and_remove(int alive, int told, char* path, size_t length) {
   setsid();
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
-  if (!keep_only(alive, reply) || chdir("/") != 0) _exit(1);
+  if (!keep_only(alive, told) || chdir("/") != 0) _exit(1);
   int error = 0;
   if (mkdtemp(path) == nullptr) error = errno;
   const char* const answer = error == 0 ? path : reinterpret_cast<const char*>(&error);
@@ -74,9 +74,9 @@ bool keep_only(int a, int b) {
 // program could wait for. Returns the pipe's end that keeps the folder there, or -1; `path` becomes
 // the folder's.
 int start_remover(std::string& path) {
-  std::array<int, 2> alive{}, reply{};
+  std::array<int, 2> alive{}, told{};
   if (pipe2(alive.data(), O_CLOEXEC) != 0) return -1;
-  if (pipe2(reply.data(), O_CLOEXEC) != 0) {
+  if (pipe2(told.data(), O_CLOEXEC) != 0) {
     close(alive[0]);
     close(alive[1]);
     return -1;
@@ -84,22 +84,22 @@ int start_remover(std::string& path) {
   const pid_t between = fork();
   if (between == 0) {
     close(alive[1]);
-    close(reply[0]);
+    close(told[0]);
     const pid_t remover = fork();
-    if (remover == 0) make_and_remove(alive[0], reply[1], path.data(), path.size());
+    if (remover == 0) make_and_remove(alive[0], told[1], path.data(), path.size());
     _exit(remover < 0);
   }
   close(alive[0]);
-  close(reply[1]);
+  close(told[1]);
   int status = 0;
   while (between > 0 && waitpid(between, &status, 0) < 0 && errno == EINTR) {
   }
   std::string answer(path.size(), '\0');
   ssize_t length = 0;
   do {
-    length = read(reply[0], answer.data(), answer.size());
+    length = read(told[0], answer.data(), answer.size());
   } while (length < 0 && errno == EINTR);
-  close(reply[0]);
+  close(told[0]);
   if (length == static_cast<ssize_t>(path.size())) {
     path = answer;
     return alive[1];

@@ -149,8 +149,8 @@ void write_calibration(const std::string& path, const Calibration& calibration) 
   const absl::Status status =
       write_file(path, "calibration", virtual_gpu::calibration_json(calibration));
   if (!status.ok()) throw std::runtime_error(std::string(status.message()));
-  print_message({"memledger validate: the calibration of ", calibration.device, " is in ", path,
-                 ", with ", std::to_string(calibration.convolutions.size()), " convolutions"});
+  tell({"memledger validate: the calibration of ", calibration.device, " is in ", path, ", with ",
+        std::to_string(calibration.convolutions.size()), " convolutions"});
 }
 
 // The virtual machine that has the real one's devices, as many as the program used.
@@ -246,7 +246,7 @@ void compare_program(const ValidateOptions& options) {
   const Calibration calibration = read_calibrations(folder.path());
   const std::vector<DevicePrediction> devices = prediction::predict("", {real}).devices;
   if (!calibration.is_of_process) {
-    print_message(
+    tell(
         {"memledger validate: NVML does not tell what the process holds, so process and context "
          "are "
          "all that the device has in use, whoever has it"});
@@ -297,13 +297,13 @@ int validate_command(const ValidateOptions& options) {
     if (options.program.empty()) return compare_built_in(options);
     const Fitness fitness = check_program(options.program[0]);
     if (!fitness.refusal.empty()) {
-      print_message({"memledger validate: ", fitness.refusal});
+      tell({"memledger validate: ", fitness.refusal});
       return kCannotRun;
     }
     compare_program(options);
     return 0;
   } catch (const std::exception& error) {
-    print_message({"memledger validate: ", error.what()});
+    tell({"memledger validate: ", error.what()});
     return kFailed;
   }
 }

@@ -79,11 +79,11 @@ size_t count_characters(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), &begins_character));
 }
 
-std::string table_name(std::string_view text, size_t max) {
+std::string table_name(std::string_view text, size_t most) {
   std::string name = printable(text);
-  if (count_characters(name) <= max) return name;
+  if (count_characters(name) <= most) return name;
   // The end tells more apart than the middle: it is the innermost part of a path.
-  const size_t behind = max / 3, before = max - behind - 1;
+  const size_t behind = most / 3, before = most - behind - 1;
   size_t begin = 0, end = name.size();
   for (size_t seen = 0; begin < name.size(); ++begin) {
     if (begins_character(name[begin]) && seen++ == before) break;

@@ -13,9 +13,9 @@ namespace memledger {
 // are not UTF-8: \n, \x1b, \u202e, \xe9.
 std::string printable(std::string_view text);
 
-// Returns `text` printable and short enough for a table: beyond `max` characters, … replaces the
+// Returns `text` printable and short enough for a table: beyond `most` characters, … replaces the
 // middle.
-std::string table_name(std::string_view text, size_t max = 200);
+std::string table_name(std::string_view text, size_t most = 200);
 
 // Returns how many characters of UTF-8 `text` has.
 size_t count_characters(std::string_view text);

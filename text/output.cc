@@ -31,8 +31,8 @@ extern "C" __attribute__((weak)) void memledger_own_file(int change);
 namespace memledger {
 namespace {
 
-constexpr int kMaxFilesOfOneName = 10000;
-constexpr int kMaxLinks = 40;
+constexpr int kMostFilesOfOneName = 10000;
+constexpr int kMostLinks = 40;
 constexpr int kPatienceMs = 5000;  // for a full pipe that was opened without blocking
 
 // Turns SIGPIPE and SIGXFSZ, which would end the program, into errors of write().
@@ -248,7 +248,7 @@ bool is_planted(const struct stat& entry, const std::string& folder) {
 // Whether a link on the way to a folder, or the folder's own name, is planted.
 bool leads_over_planted_link(std::string folder) {
   int links = 0;
-  for (size_t end = 0; end != std::string::npos && links < kMaxLinks;) {
+  for (size_t end = 0; end != std::string::npos && links < kMostLinks;) {
     end = folder.find('/', end + 1);
     const std::string entry = folder.substr(0, end);
     struct stat found;
@@ -273,7 +273,7 @@ bool leads_over_planted_link(std::string folder) {
 // Returns errno, or 0.
 int find_target(const std::string& spelt, Target& target) {
   std::string at = spelt;
-  for (int links = 0; links < kMaxLinks; ++links) {
+  for (int links = 0; links < kMostLinks; ++links) {
     const size_t slash = at.rfind('/');
     target.name = slash == std::string::npos ? at : at.substr(slash + 1);
     if (target.name.empty() || target.name == "." || target.name == "..") return EISDIR;
@@ -325,7 +325,7 @@ void note_temporary(const std::string& path) noexcept {
 // Makes a file next to the target and returns its path; returns "" and sets errno if it cannot.
 std::string make_temporary(const Target& target, int& descriptor) {
   std::string stem = target.name;
-  for (int number = 0; number < kMaxFilesOfOneName; ++number) {
+  for (int number = 0; number < kMostFilesOfOneName; ++number) {
     const std::string path = target.folder + "/" + stem + "." + std::to_string(::getpid()) + "-" +
                              std::to_string(number) + ".part";
     descriptor = open_exclusively(path);
@@ -504,7 +504,7 @@ void write_standard_error(std::string_view text) noexcept {
   if (had_standard_error) write_all(STDERR_FILENO, text);
 }
 
-void print_message(std::initializer_list<std::string_view> parts) noexcept {
+void tell(std::initializer_list<std::string_view> parts) noexcept {
   try {
     std::string line;
     for (const std::string_view part : parts) line += printable(part);
@@ -545,10 +545,10 @@ bool write_to(std::ostream& out, std::string_view text, std::string_view what) n
     error = errno;
   }
   try {
-    print_message({"memledger: cannot write the ", what, error == 0 ? "" : ": ",
-                   error == 0 ? "" : std::generic_category().message(error)});
+    tell({"memledger: cannot write the ", what, error == 0 ? "" : ": ",
+          error == 0 ? "" : std::generic_category().message(error)});
   } catch (const std::exception&) {
-    print_message({"memledger: cannot write the ", what});
+    tell({"memledger: cannot write the ", what});
   }
   return false;
 }
@@ -620,7 +620,7 @@ int make_new_file(const std::string& stem, std::string_view extension, NewFile& 
     file.path = stem + std::string(extension);
     return EACCES;
   }
-  for (int number = 1; number <= kMaxFilesOfOneName; ++number) {
+  for (int number = 1; number <= kMostFilesOfOneName; ++number) {
     file.path = stem + (number == 1 ? "" : "-" + std::to_string(number)) + std::string(extension);
     file.descriptor = open_exclusively(file.path);
     if (file.descriptor >= 0) return 0;

@@ -26,13 +26,13 @@ namespace memledger {
 
 // Writes one line to standard error, made of the parts, printable. Is silent if standard error is
 // closed or full.
-void print_message(std::initializer_list<std::string_view> parts) noexcept;
+void tell(std::initializer_list<std::string_view> parts) noexcept;
 
 // Returns the first line of a text: LibTorch's errors go on with a backtrace.
 std::string_view first_line(std::string_view text);
 
 // Write `text` as it is, so names in it must be harmless already. write_standard_error() is silent
-// like print_message().
+// like tell().
 void write_standard_error(std::string_view text) noexcept;
 absl::Status write_standard_output(std::string_view text) noexcept;
 

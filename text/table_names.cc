@@ -38,8 +38,8 @@ size_t first_difference(const std::set<std::string>& texts) {
 }
 
 // Returns begin…middle…end, where the middle is about that character.
-std::string cut_around(const std::string& text, size_t max, size_t at) {
-  const size_t part = max / 3;
+std::string cut_around(const std::string& text, size_t most, size_t at) {
+  const size_t part = most / 3;
   const size_t all = count_characters(text);
   const size_t from = at > part / 4 ? at - part / 4 : 0;
   if (from <= part || from + part >= all) return text;
@@ -54,7 +54,7 @@ std::vector<std::string> table_names(const std::vector<NameInTable>& names) {
   std::map<std::string, std::set<std::string>> by_cut;
   for (const NameInTable& name : names) {
     whole.push_back(printable(name.text));
-    result.push_back(table_name(name.text, name.max));
+    result.push_back(table_name(name.text, name.most));
     by_cut[result.back()].insert(whole.back());
   }
   std::map<std::string, std::set<std::string>> by_other_cut;
@@ -63,7 +63,7 @@ std::vector<std::string> table_names(const std::vector<NameInTable>& names) {
     const std::set<std::string>& alike = by_cut[result[i]];
     others.push_back(alike.size() == 1
                          ? result[i]
-                         : cut_around(whole[i], names[i].max, first_difference(alike)));
+                         : cut_around(whole[i], names[i].most, first_difference(alike)));
     by_other_cut[others.back()].insert(whole[i]);
   }
   for (size_t i = 0; i < names.size(); ++i)

@@ -9,7 +9,7 @@ namespace memledger {
 // Names that are shown next to each other, and how many characters each may have.
 struct NameInTable {
   std::string text;
-  size_t max = 200;
+  size_t most = 200;
 };
 
 // Returns them as table_name() does (text/names.h), but so that names which differ still do: such

@@ -19,6 +19,6 @@ inline void fail_doctest(const ExpectationFailure& failure) {
   DOCTEST_ADD_FAIL_CHECK_AT(failure.where.file(), failure.where.line(), failure.message);
 }
 
-inline const bool doctest_handler_is_set = (set_failure_handler(&fail_doctest), true);
+inline const bool doctest_is_told = (set_failure_handler(&fail_doctest), true);
 
 }  // namespace memledger

@@ -18,6 +18,6 @@ inline void fail_gtest(const ExpectationFailure& failure) {
   ADD_FAILURE_AT(failure.where.file(), failure.where.line()) << failure.message;
 }
 
-inline const bool gtest_handler_is_set = (set_failure_handler(&fail_gtest), true);
+inline const bool gtest_is_told = (set_failure_handler(&fail_gtest), true);
 
 }  // namespace memledger

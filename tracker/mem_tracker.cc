@@ -15,12 +15,12 @@
 #include "reporter/names/name_book.h"
 #include "text/dtype.h"
 #include "text/names.h"
-#include "tracker/cursor_rollback.h"
 #include "tracker/device_cache.h"
 #include "tracker/exact_device.h"
 #include "tracker/log/diff_builder.h"
 #include "tracker/log/log_text.h"
 #include "tracker/log/log_writer.h"
+#include "tracker/until_told.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -34,8 +34,11 @@ constexpr double kUnknownMib = std::numeric_limits<double>::quiet_NaN();
 double mib(int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
 LogWriter::Options writer_options(const TrackerOptions& options) {
+  TORCH_CHECK(options.path.empty() || options.folder.empty() || options.path == options.folder,
+              "memledger: TrackerOptions::path and ::folder name one folder, the log's, but say ",
+              options.path, " and ", options.folder);
   LogWriter::Options result;
-  result.folder = options.path;
+  result.folder = options.path.empty() ? options.folder : options.path;
   result.file_name = options.file_name;
   result.colons = options.colons;
   result.echo = options.echo ? &std::cout : nullptr;
@@ -141,7 +144,7 @@ struct MemTracker::Impl {
     Naming naming = read_names(held, device);
     const std::lock_guard<ForkSafeMutex> hold(lock);
     naming.names.reserve(naming.names.size() + known.size());  // for merge()
-    CursorRollback rollback(cursor);
+    UntilTold until_told(cursor);
     const Changes changes = Registry::global().changes_since(cursor);
     if (changes.from_snapshot) known.clear();
     naming.names.merge(known);  // keeps the newer name
@@ -157,7 +160,7 @@ struct MemTracker::Impl {
         result.unread_gradients.push_back(std::move(gradient.name));
     }
     writer.write(result);
-    rollback.commit();
+    until_told.told();
     return result;
   }
 

@@ -57,6 +57,9 @@ struct TrackerOptions {
   bool echo = false;
   // Clock for the header and the file's name; empty: the system's.
   std::function<std::chrono::system_clock::time_point()> clock;
+  // Another name of `path`, the one that other options have. Throws c10::Error if both are given
+  // and differ.
+  std::string folder;
   // Promises what a ScopedTrainingPaused does (registry/training_paused.h), during each call: reads
   // gradients and optimizer states as they are, while other threads run, too. For single calls,
   // make one around them.

@@ -61,9 +61,9 @@ uintptr_t word_at(uintptr_t address) {
 }
 
 void visit_words(uintptr_t begin, uintptr_t end, const std::function<void(uintptr_t)>& visit) {
-  constexpr uintptr_t kMin = 1 << 16, kMax = uintptr_t{1} << 47;  // of a process's addresses
+  constexpr uintptr_t kLeast = 1 << 16, kMost = uintptr_t{1} << 47;  // of a process's addresses
   for (uintptr_t at = begin; at + kWord <= end; at += kWord) {
-    if (const uintptr_t word = word_at(at); word >= kMin && word < kMax) visit(word);
+    if (const uintptr_t word = word_at(at); word >= kLeast && word < kMost) visit(word);
   }
 }
 

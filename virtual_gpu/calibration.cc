@@ -11,8 +11,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kSchema[] = "memledger.calibration/1";
-constexpr uint64_t kMaxMemory = uint64_t{1} << 40;
-constexpr size_t kMaxDimensions = 8;
+constexpr uint64_t kMostMemory = uint64_t{1} << 40;
+constexpr size_t kMostDimensions = 8;
 
 struct PassName {
   ConvolutionPass pass;
@@ -78,7 +78,7 @@ class Reader {
   uint64_t bytes(const char* name) {
     const Json* const value = member(name);
     if (value == nullptr) return 0;
-    if (!value->is_number_unsigned() || value->get<uint64_t>() > kMaxMemory)
+    if (!value->is_number_unsigned() || value->get<uint64_t>() > kMostMemory)
       return wrong(name, "a whole number of bytes of at most 1024 GiB"), 0;
     return value->get<uint64_t>();
   }
@@ -92,9 +92,9 @@ class Reader {
     const Json* const value = member(name);
     if (value == nullptr) return {};
     const auto is_size = [](const Json& size) {
-      return size.is_number_unsigned() && size.get<uint64_t>() < kMaxMemory;
+      return size.is_number_unsigned() && size.get<uint64_t>() < kMostMemory;
     };
-    if (!value->is_array() || value->size() > kMaxDimensions ||
+    if (!value->is_array() || value->size() > kMostDimensions ||
         !std::all_of(value->begin(), value->end(), is_size))
       return wrong(name, "an array of whole numbers"), std::vector<int64_t>();
     return value->get<std::vector<int64_t>>();

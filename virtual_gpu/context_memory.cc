@@ -35,8 +35,8 @@ std::atomic<size_t>& place_of(int device, ContextLimit limit) {
 
 // Whole pages; more than the device has where `bytes` is.
 size_t in_pages(int device, size_t bytes) {
-  const size_t max = Machine::get().capacity(device) + 1;
-  return (std::min(bytes, max) + Machine::kPage - 1) / Machine::kPage * Machine::kPage;
+  const size_t most = Machine::get().capacity(device) + 1;
+  return (std::min(bytes, most) + Machine::kPage - 1) / Machine::kPage * Machine::kPage;
 }
 
 size_t for_all_threads(int device, size_t bytes_per_thread) {
@@ -77,10 +77,10 @@ bool take_heap(int device) {
 }
 
 bool take_graph_nodes(int device, size_t kernels) {
-  constexpr size_t kMin = size_t{2} << 10, kMax = 8704, kInContext = size_t{1} << 20;
+  constexpr size_t kLeast = size_t{2} << 10, kMost = 8704, kInContext = size_t{1} << 20;
   const size_t all = kept_of(device).kernel_nodes.fetch_add(kernels) + kernels;
-  const bool is_upper = Machine::get().specification().workspaces == WorkspaceEnd::kUpper;
-  const size_t bytes = is_upper ? all * kMax : all * kMin - std::min(all * kMin, kInContext);
+  const bool most = Machine::get().specification().workspaces == WorkspaceEnd::kUpper;
+  const size_t bytes = most ? all * kMost : all * kLeast - std::min(all * kLeast, kInContext);
   if (bytes == 0 ||
       Machine::get().hold(device, &kept_of(device).graph_nodes, in_pages(device, bytes)))
     return true;

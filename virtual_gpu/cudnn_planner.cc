@@ -25,7 +25,7 @@ constexpr int kSocket = 3;
 // The first that knows described devices: 9.8.
 constexpr size_t kFirstVersion = 90800;
 // A request holds a graph of some dozen descriptors.
-constexpr uint32_t kMaxRequestBytes = 64U << 20;
+constexpr uint32_t kMostRequestBytes = 64U << 20;
 
 // cudnnBackendDescriptorType_t, cudnnBackendAttributeName_t and cudnnBackendAttributeType_t, as
 // far as they are set or read here.
@@ -57,8 +57,8 @@ constexpr int kChar = 24;
 // cudnnBackendBehaviorNote_t.
 constexpr int kNoteRuntimeCompilation = 0;
 
-constexpr int kMaxConfigs = 256;
-constexpr int kMaxNotes = 64;
+constexpr int kMostConfigs = 256;
+constexpr int kMostNotes = 64;
 
 struct Cudnn {
   size_t (*version)() = nullptr;
@@ -129,11 +129,11 @@ class Descriptor {
     return value;
   }
   std::vector<int> notes(int name, int type) const {
-    std::array<int, kMaxNotes> values{};
+    std::array<int, kMostNotes> values{};
     int64_t count = 0;
-    if (cudnn_.get(pointer_, name, type, kMaxNotes, &count, values.data()) != 0) return {};
+    if (cudnn_.get(pointer_, name, type, kMostNotes, &count, values.data()) != 0) return {};
     return {values.begin(),
-            values.begin() + std::min<int64_t>(std::max<int64_t>(count, 0), kMaxNotes)};
+            values.begin() + std::min<int64_t>(std::max<int64_t>(count, 0), kMostNotes)};
   }
 
  private:
@@ -180,11 +180,11 @@ void write_mode(const Cudnn& cudnn, const Descriptor& device, const Descriptor& 
       heuristics.set(kHeuristicsMode, kHeuristicMode, 1, &mode) &&
       heuristics.set(kHeuristicsDevice, device) && heuristics.finalize()) {
     std::vector<void*> pointers;
-    for (int i = 0; i < kMaxConfigs; ++i) {
+    for (int i = 0; i < kMostConfigs; ++i) {
       configs.push_back(std::make_unique<Descriptor>(cudnn, kEngineConfig));
       pointers.push_back(configs.back()->get());
     }
-    if (cudnn.get(heuristics.get(), kHeuristicsResults, kDescriptorType, kMaxConfigs, &count,
+    if (cudnn.get(heuristics.get(), kHeuristicsResults, kDescriptorType, kMostConfigs, &count,
                   pointers.data()) != 0)
       count = 0;
   }
@@ -338,7 +338,7 @@ int main(int argc, char** argv) {
   for (;;) {
     alarm(0);
     uint32_t bytes = 0;
-    if (!read_all(reinterpret_cast<char*>(&bytes), sizeof(bytes)) || bytes > kMaxRequestBytes)
+    if (!read_all(reinterpret_cast<char*>(&bytes), sizeof(bytes)) || bytes > kMostRequestBytes)
       return 0;
     std::string request(bytes, '\0');
     if (!read_all(request.data(), bytes)) return 0;

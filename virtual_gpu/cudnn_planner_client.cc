@@ -41,11 +41,11 @@ constexpr char kCudnnName[] = "libcudnn.so.9";
 constexpr int kCudaMajor = 13;
 constexpr int kPlannerSocket = 3;
 constexpr int kDefaultSeconds = 60;  // reading cuDNN's 500 MB from a slow disk is in it
-constexpr int kMaxStarts = 3;        // a graph that kills cuDNN must not kill it forever
-constexpr uint32_t kMaxAnswerBytes = 16U << 20;
-constexpr size_t kMaxFiles = 4096;
+constexpr int kMostStarts = 3;       // a graph that kills cuDNN must not kill it forever
+constexpr uint32_t kMostAnswerBytes = 16U << 20;
+constexpr size_t kMostFiles = 4096;
 constexpr char kUnfinished[] = ".new-";
-constexpr time_t kMaxSecondsToWrite = 3600;
+constexpr time_t kMostSecondsToWrite = 3600;
 constexpr char kFileHeader[] = "memledger cuDNN plans 1\n";
 
 // --- Text -----------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ std::vector<std::string> folders_of_wheels() {
   for (const std::string& environment : environments) {
     for (const char* const packages : {"site-packages", "dist-packages"}) {
       const std::string where = environment + "/lib/python3*/" + packages;
-      for (const std::string& dist_info : files_like(where + wheel))
-        folders.push_back(dist_info.substr(0, dist_info.rfind('/')) + "/nvidia/cudnn/lib");
+      for (const std::string& told : files_like(where + wheel))
+        folders.push_back(told.substr(0, told.rfind('/')) + "/nvidia/cudnn/lib");
     }
   }
   return folders;
@@ -271,7 +271,7 @@ std::optional<std::string> read_file(const File& folder, const std::string& name
   std::string text;
   char part[16384];
   ssize_t n = 0;
-  while ((n = read(file.number(), part, sizeof(part))) > 0 && text.size() < kMaxAnswerBytes)
+  while ((n = read(file.number(), part, sizeof(part))) > 0 && text.size() < kMostAnswerBytes)
     text.append(part, static_cast<size_t>(n));
   return n == 0 ? std::optional<std::string>(std::move(text)) : std::nullopt;
 }
@@ -306,22 +306,22 @@ void shrink(const File& folder) {
       continue;
     if (!is_unfinished) {
       files.emplace_back(file.st_mtime, name);
-    } else if (now - file.st_mtime > kMaxSecondsToWrite) {
+    } else if (now - file.st_mtime > kMostSecondsToWrite) {
       unlinkat(folder.number(), entry->d_name, 0);
     }
   }
   closedir(list);
-  if (files.size() <= kMaxFiles) return;
+  if (files.size() <= kMostFiles) return;
   std::sort(files.begin(), files.end());
-  for (size_t i = 0; i < files.size() - kMaxFiles / 2; ++i)
+  for (size_t i = 0; i < files.size() - kMostFiles / 2; ++i)
     unlinkat(folder.number(), files[i].second.c_str(), 0);
 }
 
 // More than the program may write would end it by SIGXFSZ.
 bool may_write(size_t bytes) {
-  rlimit file_limit{};
-  return getrlimit(RLIMIT_FSIZE, &file_limit) == 0 &&
-         (file_limit.rlim_cur == RLIM_INFINITY || bytes <= file_limit.rlim_cur);
+  rlimit most{};
+  return getrlimit(RLIMIT_FSIZE, &most) == 0 &&
+         (most.rlim_cur == RLIM_INFINITY || bytes <= most.rlim_cur);
 }
 
 // Others see the whole file or none of it. A full disk has none.
@@ -421,7 +421,7 @@ bool receive_all(const Connection& connection, char* to, size_t bytes, int64_t d
 std::optional<std::string> receive_text(const Connection& connection, int64_t deadline) {
   uint32_t bytes = 0;
   if (!receive_all(connection, reinterpret_cast<char*>(&bytes), sizeof(bytes), deadline) ||
-      bytes > kMaxAnswerBytes)
+      bytes > kMostAnswerBytes)
     return std::nullopt;
   std::string text(bytes, '\0');
   if (!receive_all(connection, text.data(), bytes, deadline)) return std::nullopt;
@@ -571,9 +571,9 @@ Client& get_client() {
 // With the mutex held.
 bool connect(Client& c, int64_t deadline, int seconds) {
   if (c.connection.is_open()) return true;
-  if (c.starts == kMaxStarts) {
+  if (c.starts == kMostStarts) {
     say("cuDNN (%s) ended %d times while it was asked; sizes are the model's", c.library->c_str(),
-        kMaxStarts);
+        kMostStarts);
     c.given_up = true;
     return false;
   }

@@ -161,14 +161,14 @@ class MachineCode {
 
   static void add_note_of_file(uint8_t what, Bytes value, const std::vector<std::string>& kernel_of,
                                DeviceCode* code) {
-    constexpr uint8_t kFrameBytes = 0x11, kMinStackBytes = 0x12, kRegisters = 0x2f;
+    constexpr uint8_t kFrameBytes = 0x11, kLeastStackBytes = 0x12, kRegisters = 0x2f;
     if (value.size < 8) return;
     const uint32_t symbol = read_at<uint32_t>(value.begin, 0);
     if (symbol >= kernel_of.size() || kernel_of[symbol].empty()) return;
     KernelCode& kernel = code->kernels[kernel_of[symbol]];
     const uint32_t number = read_at<uint32_t>(value.begin, 4);
     if (what == kFrameBytes) kernel.local_bytes = number;
-    if (what == kMinStackBytes) kernel.stack_bytes = number;
+    if (what == kLeastStackBytes) kernel.stack_bytes = number;
     if (what == kRegisters) kernel.registers = static_cast<int>(std::min<uint32_t>(number, 255));
   }
 
@@ -237,14 +237,14 @@ constexpr uint16_t kPtx = 1, kMachineCode = 2;
 // A fat binary: a header, then entries of a header and code each.
 std::vector<Entry> entries_of(const unsigned char* code) {
   constexpr uint64_t kCompressed = 0xa000;  // either of two ways
-  constexpr size_t kMinHeader = 48;
+  constexpr size_t kLeastHeader = 48;
   std::vector<Entry> entries;
   const unsigned char* entry = code + read_at<uint16_t>(code, 6);
   uint64_t left = read_at<uint64_t>(code, 8);
-  while (left >= kMinHeader) {
+  while (left >= kLeastHeader) {
     const uint32_t header = read_at<uint32_t>(entry, 4);
     const uint64_t payload = read_at<uint64_t>(entry, 8);
-    if (header < kMinHeader || payload > left || header > left - payload) break;
+    if (header < kLeastHeader || payload > left || header > left - payload) break;
     entries.push_back({read_at<uint16_t>(entry, 0),
                        static_cast<int>(read_at<uint32_t>(entry, 28)),
                        (read_at<uint64_t>(entry, 40) & kCompressed) != 0,

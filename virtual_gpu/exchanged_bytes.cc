@@ -67,20 +67,20 @@ void ExchangedBytes::forget_locked(uintptr_t address, size_t bytes) {
 
 void ExchangedBytes::add_locked(uintptr_t address, Run run) {
   runs_[address] = std::move(run);
-  if (*total_ <= kMaxBytes && runs_.size() <= 65536) return;
+  if (*total_ <= kMostBytes && runs_.size() <= 65536) return;
   const uint64_t now = kernels_.load(std::memory_order_relaxed);
   for (auto at = runs_.begin(); at != runs_.end();) {
     const uint64_t window = at->second.window ? at->second.window : kRecentKernels;
     at = now - at->second.kernel > window ? runs_.erase(at) : std::next(at);
   }
-  if (*total_ > kMaxBytes || runs_.size() > 65536) runs_.clear();
+  if (*total_ > kMostBytes || runs_.size() > 65536) runs_.clear();
 }
 
 void ExchangedBytes::write(uintptr_t address, const void* source, size_t bytes) {
   if (!is_on() || !bytes) return;
   std::lock_guard<std::mutex> lock(mutex_);
   forget_locked(address, bytes);
-  if (bytes > kMaxBytesPerCopy) return;
+  if (bytes > kMostBytesPerCopy) return;
   const auto* first = static_cast<const unsigned char*>(source);
   add_locked(address, {make_content({first, first + bytes}), 0, bytes,
                        kernels_.load(std::memory_order_relaxed), 0, false});

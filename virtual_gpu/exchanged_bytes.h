@@ -15,8 +15,8 @@ namespace memledger::virtual_gpu {
 // message is known for some kernels only, as one of them may have written over it. Thread-safe.
 class ExchangedBytes {
  public:
-  static constexpr size_t kMaxBytesPerCopy = size_t{4} << 20;
-  static constexpr size_t kMaxBytes = size_t{64} << 20;
+  static constexpr size_t kMostBytesPerCopy = size_t{4} << 20;
+  static constexpr size_t kMostBytes = size_t{64} << 20;
 
   // Until then nothing is known, at no cost.
   void turn_on() { is_on_.store(true, std::memory_order_relaxed); }

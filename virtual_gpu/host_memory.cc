@@ -11,7 +11,7 @@ namespace memledger::virtual_gpu {
 namespace {
 
 // Smaller ranges cost less to write than to give back: they are likely to be in use already.
-constexpr size_t kMinToGiveBack = size_t{1} << 20;
+constexpr size_t kLeastToGiveBack = size_t{1} << 20;
 
 // Whole pages. Only private memory that no file is behind comes back as zeros, and only there does
 // Linux accept MADV_FREE; what that does to the pages does not matter, as they are filled in any
@@ -31,7 +31,7 @@ void fill_with_zeros(void* begin, size_t bytes) {
   const auto first = reinterpret_cast<uintptr_t>(begin);
   const uintptr_t pages_begin = (first + page - 1) / page * page;
   const uintptr_t pages_end = (first + bytes) / page * page;
-  if (bytes < kMinToGiveBack ||
+  if (bytes < kLeastToGiveBack ||
       !give_back(reinterpret_cast<void*>(pages_begin), pages_end - pages_begin)) {
     std::memset(begin, 0, bytes);
     return;

@@ -7,27 +7,27 @@
 namespace memledger::virtual_gpu {
 
 void KeptBytes::write(uintptr_t address, const void* source, size_t bytes) {
-  if (!max_bytes_per_copy_ || !bytes) return;
+  if (!most_bytes_per_copy_ || !bytes) return;
   std::lock_guard<std::mutex> lock(mutex_);
   forget_locked(address, bytes);
-  if (bytes > max_bytes_per_copy_) return;
+  if (bytes > most_bytes_per_copy_) return;
   const auto* first = static_cast<const unsigned char*>(source);
   keep_locked(address, std::vector<unsigned char>(first, first + bytes), next_order_++);
 }
 
 void KeptBytes::fill(uintptr_t address, unsigned char value, size_t bytes) {
-  if (!max_bytes_per_copy_ || !bytes) return;
+  if (!most_bytes_per_copy_ || !bytes) return;
   std::lock_guard<std::mutex> lock(mutex_);
   forget_locked(address, bytes);
   // Zero is what unknown bytes mostly read as.
-  if (bytes <= max_bytes_per_copy_ && value)
+  if (bytes <= most_bytes_per_copy_ && value)
     keep_locked(address, std::vector<unsigned char>(bytes, value), next_order_++);
 }
 
 void KeptBytes::copy(uintptr_t destination, uintptr_t source, size_t bytes) {
-  if (!max_bytes_per_copy_ || !bytes || destination == source) return;
+  if (!most_bytes_per_copy_ || !bytes || destination == source) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  if (bytes > max_bytes_per_copy_) return forget_locked(destination, bytes);
+  if (bytes > most_bytes_per_copy_) return forget_locked(destination, bytes);
   std::vector<unsigned char> content(bytes);
   read_locked(content.data(), source, bytes);
   forget_locked(destination, bytes);
@@ -37,13 +37,13 @@ void KeptBytes::copy(uintptr_t destination, uintptr_t source, size_t bytes) {
 }
 
 void KeptBytes::read(void* destination, uintptr_t address, size_t bytes) const {
-  if (!max_bytes_per_copy_) return;
+  if (!most_bytes_per_copy_) return;
   std::lock_guard<std::mutex> lock(mutex_);
   read_locked(static_cast<unsigned char*>(destination), address, bytes);
 }
 
 void KeptBytes::forget(uintptr_t address, size_t bytes) {
-  if (!max_bytes_per_copy_ || !bytes) return;
+  if (!most_bytes_per_copy_ || !bytes) return;
   std::lock_guard<std::mutex> lock(mutex_);
   forget_locked(address, bytes);
 }
@@ -88,7 +88,7 @@ void KeptBytes::keep_locked(uintptr_t address, std::vector<unsigned char> bytes,
   total_ += bytes.size();
   runs_[address] = Run{std::move(bytes), order};
   by_age_.emplace_back(order, address);
-  while (total_ > kMaxBytes && !by_age_.empty()) {
+  while (total_ > kMostBytes && !by_age_.empty()) {
     const auto [oldest, at] = by_age_.front();
     by_age_.pop_front();
     const auto found = runs_.find(at);

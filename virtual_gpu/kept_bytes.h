@@ -15,12 +15,12 @@ namespace memledger::virtual_gpu {
 class KeptBytes {
  public:
   // All that is kept at one time; the oldest is dropped first.
-  static constexpr size_t kMaxBytes = size_t{64} << 20;
+  static constexpr size_t kMostBytes = size_t{64} << 20;
 
-  // Copies of more than `max_bytes_per_copy` are not kept; with 0 nothing is.
-  explicit KeptBytes(size_t max_bytes_per_copy) : max_bytes_per_copy_(max_bytes_per_copy) {}
+  // Copies of more than `most_bytes_per_copy` are not kept; with 0 nothing is.
+  explicit KeptBytes(size_t most_bytes_per_copy) : most_bytes_per_copy_(most_bytes_per_copy) {}
 
-  bool is_on() const { return max_bytes_per_copy_ != 0; }
+  bool is_on() const { return most_bytes_per_copy_ != 0; }
 
   void write(uintptr_t address, const void* source, size_t bytes);
   void fill(uintptr_t address, unsigned char value, size_t bytes);
@@ -42,7 +42,7 @@ class KeptBytes {
   void keep_locked(uintptr_t address, std::vector<unsigned char> bytes, uint64_t order);
   void read_locked(unsigned char* destination, uintptr_t address, size_t bytes) const;
 
-  const size_t max_bytes_per_copy_;
+  const size_t most_bytes_per_copy_;
   mutable std::mutex mutex_;
   std::atomic<bool> is_empty_{true};  // so that clearing nothing costs nothing
   std::map<uintptr_t, Run> runs_;

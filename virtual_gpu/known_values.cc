@@ -30,27 +30,26 @@ const memledger_virtual_gpu_values& known_values() {
 }
 
 void note_shared(uintptr_t address, size_t bytes, bool is_shared) {
-  if (const auto listener = on_shared.load(std::memory_order_acquire))
-    listener(address, bytes, is_shared);
+  if (const auto told = on_shared.load(std::memory_order_acquire)) told(address, bytes, is_shared);
 }
 
 }  // namespace memledger::virtual_gpu
 
-uint64_t memledger_virtual_gpu_know(const memledger_virtual_gpu_values* listener) {
+uint64_t memledger_virtual_gpu_know(const memledger_virtual_gpu_values* told) {
   using namespace memledger::virtual_gpu;
   const char* const text = std::getenv(kSpecificationVariable);
-  uint64_t max_bytes = Specification().value_bytes;
+  uint64_t most_bytes = Specification().value_bytes;
   if (text != nullptr && *text != '\0') {
     const ParsedSpecification parsed = parse_specification(text);
     if (!parsed.specification) return 0;
-    max_bytes = parsed.specification->value_bytes;
+    most_bytes = parsed.specification->value_bytes;
   }
-  if (max_bytes == 0) return 0;
+  if (most_bytes == 0) return 0;
   const memledger_virtual_gpu_values* nobody = &kNobody;
-  const bool is_first = values.compare_exchange_strong(nobody, listener, std::memory_order_acq_rel);
-  return is_first ? max_bytes : 0;
+  const bool is_first = values.compare_exchange_strong(nobody, told, std::memory_order_acq_rel);
+  return is_first ? most_bytes : 0;
 }
 
-void memledger_virtual_gpu_know_shared(memledger_virtual_gpu_on_shared listener) {
-  memledger::virtual_gpu::on_shared.store(listener, std::memory_order_release);
+void memledger_virtual_gpu_know_shared(memledger_virtual_gpu_on_shared told) {
+  memledger::virtual_gpu::on_shared.store(told, std::memory_order_release);
 }

@@ -57,7 +57,7 @@ typedef void (*memledger_virtual_gpu_on_shared)(uintptr_t address, size_t bytes,
 
 // Sets the listener for that, for ever: the one that memledger_virtual_gpu_know() has accepted.
 __attribute__((visibility("default"))) void memledger_virtual_gpu_know_shared(
-    memledger_virtual_gpu_on_shared listener);
+    memledger_virtual_gpu_on_shared told);
 // Whether any stream captures, or has work that waits for a function of the host.
 __attribute__((visibility("default"))) bool memledger_virtual_gpu_defers();
 // Whether it is LibTorch's kernel that lets the device wait (torch.cuda._sleep), and writes

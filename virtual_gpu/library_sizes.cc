@@ -30,10 +30,10 @@ std::array<std::atomic<uint64_t>, kSizes> counts;
 
 void note_library_size(LibrarySize size) {
   counts[static_cast<size_t>(size)].fetch_add(1, std::memory_order_relaxed);
-  write_library_sizes();
+  tell_library_sizes();
 }
 
-void write_library_sizes() {
+void tell_library_sizes() {
   prediction::DeviceUseFile* const file = UseFile::current();
   if (file == nullptr) return;
   static_assert(kSizes <= prediction::kMaxLibrarySizes);

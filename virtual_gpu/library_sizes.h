@@ -34,6 +34,6 @@ enum class LibrarySize {
 // Lock-free.
 void note_library_size(LibrarySize size);
 // Writes all counts into this process's UseFile, which is made later than the first of them.
-void write_library_sizes();
+void tell_library_sizes();
 
 }  // namespace memledger::virtual_gpu

@@ -215,7 +215,7 @@ bool Machine::make_context_locked(int device) {
   if (shared_) shared_->set_context(d.machine_number, true);
   contexts_.fetch_or(1u << device, std::memory_order_release);
   note_use(device);
-  write_library_sizes();
+  tell_library_sizes();
   if (prediction::DeviceUseFile* const file = UseFile::current())
     file->are_ones_likely = specification_.numbers_are_one ? 1 : 0;
   return true;
@@ -645,8 +645,8 @@ void Machine::note_exchange(void* destination, const void* source, size_t bytes,
 namespace {
 
 void note_fill(uintptr_t address, unsigned char value, size_t bytes) {
-  constexpr size_t kMaxBytes = 64 << 10;
-  if (bytes > kMaxBytes) return virtual_gpu::known_values().wrote(address, nullptr, bytes);
+  constexpr size_t kMostBytes = 64 << 10;
+  if (bytes > kMostBytes) return virtual_gpu::known_values().wrote(address, nullptr, bytes);
   const std::vector<unsigned char> content(bytes, value);
   virtual_gpu::known_values().wrote(address, content.data(), bytes);
 }
@@ -784,10 +784,11 @@ void Machine::give_up_memory(void* pointer) {
 }
 
 void Machine::shrink(MemoryPool& pool, size_t keep_bytes) {
-  const size_t min = std::max(round_up(pool.used, kPoolStep), std::min(keep_bytes, pool.reserved));
-  if (min >= pool.reserved) return;
-  give_memory(pool.device, pool.reserved - min);
-  pool.reserved = min;
+  const size_t least =
+      std::max(round_up(pool.used, kPoolStep), std::min(keep_bytes, pool.reserved));
+  if (least >= pool.reserved) return;
+  give_memory(pool.device, pool.reserved - least);
+  pool.reserved = least;
 }
 
 bool Machine::trim(MemoryPool* pool, size_t keep_bytes) {

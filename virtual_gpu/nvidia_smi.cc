@@ -85,7 +85,7 @@ std::string clock_of(Device device) {
   return ask("nvmlDeviceGetClockInfo", device, kType, &clock) ? std::to_string(clock) : kNone;
 }
 template <int kType>
-std::string max_clock_of(Device device) {
+std::string most_clock_of(Device device) {
   unsigned clock = 0;
   return ask("nvmlDeviceGetMaxClockInfo", device, kType, &clock) ? std::to_string(clock) : kNone;
 }
@@ -182,11 +182,11 @@ constexpr Field kFields[] = {
     {"clocks.current.graphics", "MHz", clock_of<0>},
     {"clocks.mem", "MHz", clock_of<2>},
     {"clocks.current.memory", "MHz", clock_of<2>},
-    {"clocks.max.sm", "MHz", max_clock_of<1>},
-    {"clocks.max.gr", "MHz", max_clock_of<0>},
-    {"clocks.max.graphics", "MHz", max_clock_of<0>},
-    {"clocks.max.mem", "MHz", max_clock_of<2>},
-    {"clocks.max.memory", "MHz", max_clock_of<2>},
+    {"clocks.max.sm", "MHz", most_clock_of<1>},
+    {"clocks.max.gr", "MHz", most_clock_of<0>},
+    {"clocks.max.graphics", "MHz", most_clock_of<0>},
+    {"clocks.max.mem", "MHz", most_clock_of<2>},
+    {"clocks.max.memory", "MHz", most_clock_of<2>},
     {"compute_cap", "", capability_of},
     {"compute_mode", "", [](Device) { return std::string("Default"); }},
     {"mig.mode.current", "", mode_of<kMig>},

@@ -14,12 +14,12 @@ using Member =
 struct Field {
   const char* name;
   Member member;
-  uint64_t min = 0;  // of a number
+  uint64_t least = 0;  // of a number
   bool required = true;
 };
 
-constexpr uint64_t kMinMemory = uint64_t{64} << 20;
-constexpr uint64_t kMaxMemory = uint64_t{1} << 40;
+constexpr uint64_t kLeastMemory = uint64_t{64} << 20;
+constexpr uint64_t kMostMemory = uint64_t{1} << 40;
 
 constexpr Field kFields[] = {
     {"name", &Profile::name},
@@ -27,8 +27,8 @@ constexpr Field kFields[] = {
     {"major", &Profile::major, 5},
     {"minor", &Profile::minor},
     {"multiprocessors", &Profile::multiprocessors, 1},
-    {"total_memory_bytes", &Profile::total_memory_bytes, kMinMemory},
-    {"nominal_memory_bytes", &Profile::nominal_memory_bytes, kMinMemory},
+    {"total_memory_bytes", &Profile::total_memory_bytes, kLeastMemory},
+    {"nominal_memory_bytes", &Profile::nominal_memory_bytes, kLeastMemory},
     {"sure_memory_bytes", &Profile::sure_memory_bytes, 0, false},
     {"context_bytes", &Profile::context_bytes},
     {"least_context_bytes", &Profile::least_context_bytes, 0, false},
@@ -75,13 +75,13 @@ struct Reader {
   std::string operator()(int Profile::*member) const {
     return number(member, std::numeric_limits<int>::max());
   }
-  std::string operator()(uint64_t Profile::*member) const { return number(member, kMaxMemory); }
+  std::string operator()(uint64_t Profile::*member) const { return number(member, kMostMemory); }
 
   template <typename T>
-  std::string number(T Profile::*member, uint64_t max) const {
-    if (!value.is_number_unsigned() || value.get<uint64_t>() < field.min ||
-        value.get<uint64_t>() > max) {
-      return "a whole number from " + std::to_string(field.min) + " to " + std::to_string(max);
+  std::string number(T Profile::*member, uint64_t most) const {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() < field.least ||
+        value.get<uint64_t>() > most) {
+      return "a whole number from " + std::to_string(field.least) + " to " + std::to_string(most);
     }
     profile.*member = static_cast<T>(value.get<uint64_t>());
     return "";

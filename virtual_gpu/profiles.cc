@@ -94,7 +94,7 @@ constexpr const char* kHostMemory =
     "the memory is the host's, and what the system and other programs hold there is not counted";
 
 struct Context {
-  uint64_t max_mib, min_mib;
+  uint64_t most_mib, least_mib;
   const char* source;
 };
 
@@ -126,8 +126,8 @@ Profile profile(const char* name, const char* device_name, const Capability& cap
   p.nominal_memory_bytes = mib(memory.nominal_mib);
   p.sure_memory_bytes = mib(std::min(memory.sure_mib, memory.total_mib));
   p.memory_note = memory.note;
-  p.context_bytes = mib(context.max_mib);
-  p.least_context_bytes = mib(context.min_mib);
+  p.context_bytes = mib(context.most_mib);
+  p.least_context_bytes = mib(context.least_mib);
   p.l2_cache_bytes = chip.l2_kib << 10;
   p.persisting_l2_cache_bytes = p.l2_cache_bytes / 16 * capability.persisting_sixteenths;
   p.shared_memory_per_block_optin = capability.shared_kib_per_block << 10;

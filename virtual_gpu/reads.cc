@@ -43,7 +43,7 @@ namespace memledger::virtual_gpu {
 
 bool reads_are_observed() { return read_observer.load(std::memory_order_relaxed) != nullptr; }
 
-void notify_read(void* destination, const void* source, size_t bytes) {
+void tell_of_read(void* destination, const void* source, size_t bytes) {
   if (const auto observer = read_observer.load(std::memory_order_acquire))
     observer(destination, source, bytes);
 }

@@ -43,7 +43,7 @@ namespace memledger::virtual_gpu {
 inline constexpr uint32_t kVariedMillionths = 1000001;
 
 // Calls the observer, if there is one.
-void notify_read(void* destination, const void* source, size_t bytes);
+void tell_of_read(void* destination, const void* source, size_t bytes);
 bool reads_are_observed();
 
 }  // namespace memledger::virtual_gpu

@@ -22,10 +22,10 @@ namespace memledger::virtual_gpu {
 namespace {
 
 constexpr uint64_t kMagic = 0x6d656d6c65646766;  // changes with the layout of State
-constexpr uint32_t kMaxProcesses = 1024;
-constexpr uint32_t kMaxExports = 4096;
-constexpr uint32_t kMaxImports = 8192;
-constexpr size_t kMaxDevices = 8;
+constexpr uint32_t kMostProcesses = 1024;
+constexpr uint32_t kMostExports = 4096;
+constexpr uint32_t kMostImports = 8192;
+constexpr size_t kMostDevices = 8;
 constexpr char kPrefix[] = "memledger-devices-";
 
 struct SharedDevice {
@@ -38,7 +38,7 @@ struct ProcessSlot {
   int32_t id;  // 0: free
   uint32_t contexts;
   uint64_t begun;
-  uint64_t used[kMaxDevices];
+  uint64_t used[kMostDevices];
 };
 
 struct ExportSlot {
@@ -164,11 +164,11 @@ struct SharedDevices::State {
   uint32_t processes_end;  // of the slots ever in use
   uint32_t exports_end;
   uint32_t imports_end;
-  SharedDevice devices[kMaxDevices];
+  SharedDevice devices[kMostDevices];
   pthread_mutex_t mutex;
-  ProcessSlot processes[kMaxProcesses];
-  ExportSlot exports[kMaxExports];
-  ImportSlot imports[kMaxImports];
+  ProcessSlot processes[kMostProcesses];
+  ExportSlot exports[kMostExports];
+  ImportSlot imports[kMostImports];
 };
 
 // Holds the lock that the processes share. One that ends while it holds it leaves nothing half
@@ -329,9 +329,9 @@ bool SharedDevices::add_process(std::string* error) {
   for (uint32_t i = 0; i < state_->processes_end; ++i) {
     if (state_->processes[i].id == id && state_->processes[i].begun == *begun) drop_process(i);
   }
-  while (place < kMaxProcesses && state_->processes[place].id) ++place;
-  if (place == kMaxProcesses) {
-    *error = "more than " + std::to_string(kMaxProcesses) + " processes share devices";
+  while (place < kMostProcesses && state_->processes[place].id) ++place;
+  if (place == kMostProcesses) {
+    *error = "more than " + std::to_string(kMostProcesses) + " processes share devices";
     return false;
   }
   ProcessSlot& mine = state_->processes[place];
@@ -374,7 +374,7 @@ void SharedDevices::drop_process(uint32_t place) {
 }
 
 bool SharedDevices::is_left() const {
-  for (uint32_t i = 0; i < std::min(state_->processes_end, kMaxProcesses); ++i) {
+  for (uint32_t i = 0; i < std::min(state_->processes_end, kMostProcesses); ++i) {
     if (state_->processes[i].id && is_alive(state_->processes[i])) return true;
   }
   return false;
@@ -460,7 +460,7 @@ std::optional<SharedDevices::Ticket> SharedDevices::add_export(int device, uint6
   const Locked locked(state_);
   uint32_t place = 0;
   while (place < state_->exports_end && state_->exports[place].number) ++place;
-  if (place == kMaxExports) return std::nullopt;
+  if (place == kMostExports) return std::nullopt;
   ExportSlot& added = state_->exports[place];
   added.process = static_cast<uint32_t>(slot_);
   added.device = static_cast<uint32_t>(device);
@@ -504,7 +504,7 @@ void SharedDevices::add_import(uint64_t number) {
   const Locked locked(state_);
   uint32_t place = 0;
   while (place < state_->imports_end && state_->imports[place].number) ++place;
-  if (place == kMaxImports) return;  // its owner may give it back early
+  if (place == kMostImports) return;  // its owner may give it back early
   for (uint32_t i = 0; i < state_->exports_end; ++i) {
     if (state_->exports[i].number != number) continue;
     ++state_->exports[i].imports;
@@ -606,7 +606,7 @@ void SharedDevices::remove_unused_files() const {
     const auto* const state = static_cast<const State*>(mapped);
     bool in_use = state->magic != 0 &&
                   (state->magic != kMagic || state->process_namespace != process_namespace());
-    for (uint32_t i = 0; state->magic && !in_use && i < kMaxProcesses; ++i)
+    for (uint32_t i = 0; state->magic && !in_use && i < kMostProcesses; ++i)
       in_use = state->processes[i].id && is_alive(state->processes[i]);
     munmap(mapped, sizeof(State));
     if (!in_use) unlink(path.c_str());

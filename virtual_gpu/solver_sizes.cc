@@ -8,7 +8,7 @@ namespace {
 uint64_t round_up(double value) { return static_cast<uint64_t>(value) + 1; }
 uint64_t round_down(double value) { return value > 0 ? static_cast<uint64_t>(value) : 0; }
 
-WorkSize between(double min, double max) { return {round_down(min), round_up(max)}; }
+WorkSize between(double least, double most) { return {round_down(least), round_up(most)}; }
 
 // What one matrix takes, exact but for alignment. Small ones have tables of 64 Ki elements.
 double eigen_elements(double n) {
@@ -20,18 +20,18 @@ double eigen_elements(double n) {
 
 WorkSize lu_work(int64_t rows, int64_t columns) {
   const double m = static_cast<double>(rows), n = static_cast<double>(columns);
-  const double min = std::min(m, n), max = std::max(m, n);
-  return between(8 + 0.5 * min, 9600 + 0.2 * max + (0.13 * min * min + 0.98 * m * n) / 1024);
+  const double least = std::min(m, n), most = std::max(m, n);
+  return between(8 + 0.5 * least, 9600 + 0.2 * most + (0.13 * least * least + 0.98 * m * n) / 1024);
 }
 
 WorkSize qr_work(int64_t rows, int64_t columns) {
-  constexpr double kMin = 786432;
+  constexpr double kLeast = 786432;
   const double n = static_cast<double>(columns);
   const double by_columns = 1024 * n + 524288;
-  const double max = std::max(kMin, by_columns) + 64;
+  const double most = std::max(kLeast, by_columns) + 64;
   // For very large ones it depends on the device and on the rows.
-  return rows > 8192 ? between(305700 + 24 * n, max)
-                     : between(std::max(kMin, std::min(by_columns, 8912896.0)), max);
+  return rows > 8192 ? between(305700 + 24 * n, most)
+                     : between(std::max(kLeast, std::min(by_columns, 8912896.0)), most);
 }
 
 WorkSize cholesky_work(int64_t columns) {

@@ -9,8 +9,8 @@ namespace memledger::virtual_gpu {
 // 12.0.4 and cuSPARSE 12.6.3 (CUDA 13.0) on the stand-in driver: some 50 000 sizes of up to 16 384
 // rows, on h100, a100, t4, rtx4090 and b200. Every answer was within these bounds.
 struct WorkSize {
-  uint64_t min = 0;
-  uint64_t max = 0;
+  uint64_t least = 0;
+  uint64_t most = 0;
 };
 
 // In elements of the matrix. m, n: rows and columns; k: reflectors.

@@ -14,15 +14,15 @@
 namespace memledger::virtual_gpu {
 namespace {
 
-constexpr size_t kMaxDevices = 8;
-constexpr uint64_t kMinMemory = uint64_t{64} << 20;
+constexpr size_t kMostDevices = 8;
+constexpr uint64_t kLeastMemory = uint64_t{64} << 20;
 // The addresses of eight devices must fit below 2^47.
-constexpr uint64_t kMaxMemory = uint64_t{1} << 40;
+constexpr uint64_t kMostMemory = uint64_t{1} << 40;
 
 constexpr size_t kLongestError = 200;
 constexpr size_t kLongestName = 64;
 // Below it a device is one for tests, whose memory is for tensors alone.
-constexpr uint64_t kMinMemoryWithContext = uint64_t{2} << 30;
+constexpr uint64_t kLeastMemoryWithContext = uint64_t{2} << 30;
 // A device's file is some hundred bytes, a calibration some hundred for each convolution; what is
 // longer is neither.
 constexpr std::streamsize kLongestFile = 1 << 20;
@@ -38,10 +38,10 @@ constexpr Unit kUnits[] = {
 };
 
 // A terminal obeys none of it.
-std::string plain(std::string_view text, size_t max = 64) {
+std::string plain(std::string_view text, size_t most = 64) {
   std::string result;
-  for (const char c : text.substr(0, max)) result += c >= ' ' && c <= '~' ? c : '?';
-  return result + (text.size() > max ? "..." : "");
+  for (const char c : text.substr(0, most)) result += c >= ' ' && c <= '~' ? c : '?';
+  return result + (text.size() > most ? "..." : "");
 }
 
 // A file's name has it in it.
@@ -90,9 +90,9 @@ std::optional<uint64_t> parse_bytes(std::string_view text, std::string* error) {
     *error = wanted;
     return std::nullopt;
   }
-  const bool too_much = *whole > kMaxMemory / unit->bytes;
+  const bool too_much = *whole > kMostMemory / unit->bytes;
   const uint64_t bytes = too_much ? 0 : *whole * unit->bytes + *thousandths * unit->bytes / 1000;
-  if (too_much || bytes > kMaxMemory) {
+  if (too_much || bytes > kMostMemory) {
     *error = quoted(text) + " is more memory than a virtual GPU can have, which is 1024GiB.";
     return std::nullopt;
   }
@@ -200,7 +200,7 @@ std::optional<DeviceSpecification> parse_device(std::string_view text, std::stri
   if (colon == std::string_view::npos) return device;
   device.memory_bytes = parse_bytes(text.substr(colon + 1), error);
   if (!device.memory_bytes) return std::nullopt;
-  if (*device.memory_bytes >= kMinMemory) return device;
+  if (*device.memory_bytes >= kLeastMemory) return device;
   *error = "a device needs at least 64MiB of memory.";
   return std::nullopt;
 }
@@ -223,7 +223,7 @@ std::optional<std::vector<DeviceSpecification>> parse_devices(std::string_view t
   const bool all = for_each_part(text, '+', [&](std::string_view part) {
     std::optional<DeviceSpecification> device = parse_device(part, error);
     if (!device) return false;
-    if (devices.size() == kMaxDevices) {
+    if (devices.size() == kMostDevices) {
       *error = "there are more than 8 devices.";
       return false;
     }
@@ -254,7 +254,7 @@ std::optional<uint32_t> parse_share(std::string_view text) {
 
 std::string take_count(std::string_view value, Specification& result) {
   const std::optional<uint64_t> count = parse_number(value);
-  if (!count || *count < 1 || *count > kMaxDevices)
+  if (!count || *count < 1 || *count > kMostDevices)
     return "is not a number of devices from 1 to 8.";
   result.count = static_cast<int>(*count);
   return "";
@@ -414,13 +414,13 @@ bool parse_options(std::string_view text, Specification* result, std::string* er
 
 uint64_t Specification::context_bytes_of(const DeviceSpecification& device) const {
   if (context_bytes) return *context_bytes;
-  if (device.capacity_bytes() < kMinMemoryWithContext) return 0;
+  if (device.capacity_bytes() < kLeastMemoryWithContext) return 0;
   if (calibration) return calibration->context_bytes + calibration->libraries_bytes;
   return least_context ? device.profile.least_context_bytes : device.profile.context_bytes;
 }
 
 bool Specification::has_nccl_model(const DeviceSpecification& device) const {
-  return !nccl_bytes && device.capacity_bytes() >= kMinMemoryWithContext;
+  return !nccl_bytes && device.capacity_bytes() >= kLeastMemoryWithContext;
 }
 
 std::vector<DeviceSpecification> Specification::all_devices() const {
@@ -449,7 +449,7 @@ ParsedSpecification parse_specification(std::string_view text) {
   if (comma != std::string_view::npos && !parse_options(text.substr(comma + 1), &result, &error))
     return failed(error);
 
-  if (result.devices.size() * static_cast<size_t>(result.count) > kMaxDevices) {
+  if (result.devices.size() * static_cast<size_t>(result.count) > kMostDevices) {
     return failed(std::to_string(result.devices.size()) + " devices, " +
                   std::to_string(result.count) + " of each, are more than 8.");
   }

@@ -90,8 +90,8 @@ struct Place {
 };
 
 // Rises from half of it to all of it, or falls.
-double between(double max, bool rises, double position) {
-  return max / 2 * (rises ? 1 + position : 2 - position);
+double between(double most, bool rises, double position) {
+  return most / 2 * (rises ? 1 + position : 2 - position);
 }
 
 // More than those of a watched process: the driver does not see what finds room in a cache.
@@ -99,7 +99,7 @@ constexpr double kLarge = 1 << 24, kLess = 1 << 27;
 
 double number_at(Level level, size_t width, const Place& place) {
   // One of eight bytes that counts bytes must leave room for sums and products.
-  const double max = width == 1 ? 255 : width == 2 ? 32767 : width == 4 ? 2147483647.0 : 1e12;
+  const double most = width == 1 ? 255 : width == 2 ? 32767 : width == 4 ? 2147483647.0 : 1e12;
   switch (level) {
     case Level::kSmall:
       return 0;
@@ -108,13 +108,13 @@ double number_at(Level level, size_t width, const Place& place) {
     case Level::kMiddle:
       return 2 + static_cast<double>(scattered(place.number) % (width == 1 ? 98 : 3999));
     case Level::kLarge:
-      return between(std::min(kLarge, max * 0.75), true, place.position);
+      return between(std::min(kLarge, most * 0.75), true, place.position);
     case Level::kLess:
-      return between(std::min(kLess, max), true, place.position);
+      return between(std::min(kLess, most), true, place.position);
     case Level::kHuge:
       break;
   }
-  return between(max, false, place.position);
+  return between(most, false, place.position);
 }
 
 double fraction_at(Level level, const Place& place) {
@@ -271,9 +271,9 @@ bool is_trusted(const void* origin) {
 bool may_write_to_host(const memledger_virtual_gpu_work& work) {
   try {
     bool has_one = false;
-    const bool are_arguments_shown = for_each_argument_word(
+    const bool is_told = for_each_argument_word(
         work, [&](uintptr_t word) { has_one = has_one || Machine::get().is_host_memory(word); });
-    return has_one || !are_arguments_shown;
+    return has_one || !is_told;
   } catch (...) {
     return true;  // no memory to look
   }

@@ -45,7 +45,7 @@ int make_file() {
 }
 
 // Most libraries are loaded late, so they are named at the end.
-void write_libraries() {
+void tell_libraries() {
   prediction::DeviceUseFile* const file = UseFile::current();
   if (file == nullptr || memledger_virtual_gpu_real_libraries == nullptr) return;
   try {
@@ -106,7 +106,7 @@ bool UseFile::open() {
   close(file);
   if (mapped == MAP_FAILED) return false;
   current_.store(static_cast<prediction::DeviceUseFile*>(mapped), std::memory_order_release);
-  static const int is_registered = std::atexit(&write_libraries);
+  static const int is_registered = std::atexit(&tell_libraries);
   static_cast<void>(is_registered);
   return true;
 }

@@ -92,7 +92,7 @@ uint64_t plain_bytes(const Convolution& c, const DeviceFacts& device) {
 
 // A tile of a matrix product on tensor cores, and the most parts that its sum is split into.
 constexpr uint64_t kTile = 128;
-constexpr uint64_t kMaxSplits = 8;
+constexpr uint64_t kMostSplits = 8;
 
 // Filter gradients have few outputs and long sums: the sum is split so that every multiprocessor
 // has a tile, and each part has its own float result. From compute capability 9.0 on the parts meet
@@ -102,7 +102,7 @@ uint64_t split_sum_bytes(const Convolution& c, const DeviceFacts& device) {
   const uint64_t groups = c.groups();
   const uint64_t per_filter = volume(c.w, 1);
   const uint64_t tiles = groups * divide_up(c.w[0] / groups, kTile) * divide_up(per_filter, kTile);
-  const uint64_t splits = std::clamp<uint64_t>(device.multiprocessors / tiles, 1, kMaxSplits);
+  const uint64_t splits = std::clamp<uint64_t>(device.multiprocessors / tiles, 1, kMostSplits);
   return splits > 1 ? splits * c.w[0] * per_filter * 4 : 0;
 }
 
@@ -123,7 +123,7 @@ uint64_t plain_upper_bytes(const Convolution& c) {
 
 // Where a product has fewer tiles than the device has multiprocessors, its sum may be split. As
 // many parts as were ever seen.
-uint64_t max_partial_sums_bytes(const Convolution& c, const DeviceFacts& device) {
+uint64_t most_partial_sums_bytes(const Convolution& c, const DeviceFacts& device) {
   const uint64_t groups = c.groups();
   const uint64_t filter = volume(c.w, 2);
   uint64_t rows = 0, columns = 0, terms = 0;
@@ -138,18 +138,18 @@ uint64_t max_partial_sums_bytes(const Convolution& c, const DeviceFacts& device)
       rows = c.w[0], columns = c.w[1] * filter, terms = c.y[0] * volume(c.y, 2);
       break;
   }
-  constexpr uint64_t kMaxParts = 17;
+  constexpr uint64_t kMostParts = 17;
   constexpr uint64_t kTilesPerMultiprocessor = 20;
   const uint64_t fewest_terms = c.pass == ConvolutionPass::kBackwardFilter ? 384 : 192;
   const uint64_t tiles = std::max<uint64_t>(1, divide_up(rows, kTile) * divide_up(columns, kTile));
   const uint64_t parts = std::min(
-      {kMaxParts, kTilesPerMultiprocessor * device.multiprocessors / tiles, terms / fewest_terms});
+      {kMostParts, kTilesPerMultiprocessor * device.multiprocessors / tiles, terms / fewest_terms});
   const uint64_t result = rows * columns * 4;
   // A small result has more parts, of shorter sums, as long as they are few tiles for each
   // multiprocessor.
-  constexpr uint64_t kMaxPartsOfSmall = 32, kFewTiles = 5;
+  constexpr uint64_t kMostPartsOfSmall = 32, kFewTiles = 5;
   const uint64_t few_tiles = kFewTiles * device.multiprocessors * kTile * kTile * 4;
-  return std::max(parts * result, std::min(kMaxPartsOfSmall * result, few_tiles));
+  return std::max(parts * result, std::min(kMostPartsOfSmall * result, few_tiles));
 }
 
 }  // namespace
@@ -214,7 +214,8 @@ uint64_t convolution_workspace_upper_bytes(const Convolution& c, const DeviceFac
   uint64_t times = c.pass == ConvolutionPass::kBackwardFilter ? 320 : 240;
   if (is_depthwise(c) && c.pass == ConvolutionPass::kBackwardFilter) times = 525;
   const uint64_t copies = sizes(c, 16 / size_of(c.type)).sum();
-  return std::max(expected, copies * times / 100 + max_partial_sums_bytes(c, device) + kUpperBytes);
+  return std::max(expected,
+                  copies * times / 100 + most_partial_sums_bytes(c, device) + kUpperBytes);
 }
 
 uint64_t largest_convolution_workspace_bytes(const Convolution& c, const DeviceFacts& device,
@@ -236,8 +237,8 @@ uint64_t largest_convolution_workspace_upper_bytes(const Convolution& c, const D
   const uint64_t upper = convolution_workspace_upper_bytes(c, device, tensor_cores);
   if (!tensor_cores) return upper;
   const uint64_t times = c.pass == ConvolutionPass::kBackwardFilter ? 560 : 410;
-  return std::max(
-      upper, sizes(c, kTile).sum() * times / 100 + max_partial_sums_bytes(c, device) + kUpperBytes);
+  return std::max(upper, sizes(c, kTile).sum() * times / 100 + most_partial_sums_bytes(c, device) +
+                             kUpperBytes);
 }
 
 uint64_t attention_workspace_bytes(const DeviceFacts& device) {
@@ -279,7 +280,7 @@ FftWork fft_work(const std::vector<int64_t>& signal, int64_t batch, bool is_real
   constexpr int64_t kLargestFactor = 127;
   // One dimension of up to this many points stays inside a multiprocessor.
   constexpr int64_t kInPlacePoints = 8192, kInPlacePointsOfPrimes = 2048;
-  constexpr uint64_t kMaxOfSmooth = 2, kMaxOfPrimes = 8;
+  constexpr uint64_t kMostOfSmooth = 2, kMostOfPrimes = 8;
   uint64_t points = static_cast<uint64_t>(batch);
   bool has_large_prime = false;
   for (const int64_t length : signal) {
@@ -294,11 +295,11 @@ FftWork fft_work(const std::vector<int64_t>& signal, int64_t batch, bool is_real
   const bool is_small = signal.size() == 1 &&
                         signal[0] <= (has_large_prime ? kInPlacePointsOfPrimes : kInPlacePoints);
   // Some of several dimensions need nothing.
-  const uint64_t min = is_small || signal.size() > 1 ? 0 : is_real ? bytes / 2 : bytes;
-  return {min, bytes * (has_large_prime ? kMaxOfPrimes : kMaxOfSmooth)};
+  const uint64_t least = is_small || signal.size() > 1 ? 0 : is_real ? bytes / 2 : bytes;
+  return {least, bytes * (has_large_prime ? kMostOfPrimes : kMostOfSmooth)};
 }
 
-uint64_t min_workspace_bytes(const Convolution& convolution, uint64_t bytes) {
+uint64_t least_workspace_bytes(const Convolution& convolution, uint64_t bytes) {
   return is_pointwise(convolution) ? 0 : bytes / 10 * 9;
 }
 

@@ -32,7 +32,7 @@ uint64_t convolution_workspace_bytes(const Convolution& convolution, const Devic
 // Measured on an H200 (cuDNN 9.19, float, channels first), 94 convolutions of VGG-19 and ResNet-50:
 // A filter of one element needs no workspace, but its gradient has 16 partial sums. Others need at
 // least 0.93 of the first plan described, and at most 1.27 times the largest.
-uint64_t min_workspace_bytes(const Convolution& convolution, uint64_t bytes);
+uint64_t least_workspace_bytes(const Convolution& convolution, uint64_t bytes);
 uint64_t largest_workspace_on_device_bytes(const Convolution& convolution, uint64_t bytes);
 
 // Never less than cuDNN's own first plan, as far as was found.
@@ -68,7 +68,7 @@ uint64_t dropout_states_bytes(const DeviceFacts& device);
 // are complex. The minimum was measured on an H200. The maximum is what NVIDIA's manual says for
 // lengths with a prime factor above 127, and twice the measured bytes for others.
 struct FftWork {
-  uint64_t min_bytes, max_bytes;
+  uint64_t least_bytes, most_bytes;
 };
 FftWork fft_work(const std::vector<int64_t>& signal, int64_t batch, bool is_real,
                  size_t complex_element_bytes);

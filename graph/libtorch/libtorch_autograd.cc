@@ -311,7 +311,7 @@ class NodeReader::SlotReader final : public SavedSlotVisitor {
     begin(node, contents);
     node.type->visit(**node.node, *this);
     if (has_empty_ && !holds_something_) contents.empty(node);
-    note_packed();
+    tell_packed();
   }
 
   void read_custom_function(const OpenNode& node, NodeContents& contents) {
@@ -324,7 +324,7 @@ class NodeReader::SlotReader final : public SavedSlotVisitor {
     list("saved", ContextAccessor::saved_variables(*context), false);
     read_saved_data(node, *context, own_slots_, contents);
     if (ContextAccessor::has_freed_buffers(*context)) contents.empty(node);
-    note_packed();
+    tell_packed();
   }
 
   void one(const char* name, const SavedVariable& slot) override { read_slot(name, -1, slot); }
@@ -380,7 +380,7 @@ class NodeReader::SlotReader final : public SavedSlotVisitor {
     if (index >= 0) packed_slots_ += "#" + std::to_string(index);
   }
 
-  void note_packed() {
+  void tell_packed() {
     if (!packed_slots_.empty()) contents_->unread(*node_, UnreadReason::kPacked, packed_slots_);
   }
 
@@ -591,9 +591,9 @@ int edge_of(const Node& node, const at::Tensor& tensor) {
   if (meta == nullptr) return -1;
   // The caller keeps the result in 16 bits, and a node with thousands of edges that saves all its
   // inputs must not cost their square.
-  constexpr size_t kMax = 1024;
+  constexpr size_t kMost = 1024;
   const auto& edges = node.next_edges();
-  for (size_t i = 0; i < std::min(edges.size(), kMax); ++i) {
+  for (size_t i = 0; i < std::min(edges.size(), kMost); ++i) {
     const Node* producer = edges[i].function.get();
     if (producer == nullptr) continue;
     if (meta->grad_fn_

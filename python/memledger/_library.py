@@ -137,8 +137,8 @@ class PredictOptions(ctypes.Structure):
     _fields_ = [
         ("gpu", _TEXT),
         ("capacity_bytes", _LONG),
-        ("min_runs", _INT),
-        ("max_runs", _INT),
+        ("least_runs", _INT),
+        ("most_runs", _INT),
         ("timeout_s", _INT),
     ]
 
@@ -315,14 +315,14 @@ def _kind(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def integer(value: Any, what: str, bits: int = 32, minimum: Optional[int] = None) -> int:
-    """An integer of so many bits in C++, `minimum` or more. Raises TypeError and ValueError."""
+def integer(value: Any, what: str, bits: int = 32, least: Optional[int] = None) -> int:
+    """An integer of so many bits in C++, `least` or more. Raises TypeError and ValueError."""
     try:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"memledger: {what} is an integer, not {_kind(value)}") from None
     largest = (1 << (bits - 1)) - 1
-    smallest = -largest - 1 if minimum is None else minimum
+    smallest = -largest - 1 if least is None else least
     if not smallest <= number <= largest:
         raise ValueError(f"memledger: {what} is {number}; it is from {smallest} to {largest}")
     return number

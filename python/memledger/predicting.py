@@ -37,8 +37,8 @@ def predict(
     gpu: str = "",
     *,
     capacity_bytes: Optional[int] = None,
-    min_runs: int = 2,
-    max_runs: int = 10,
+    least_runs: int = 2,
+    most_runs: int = 10,
     timeout_s: int = 600,
 ) -> Prediction:
     """Returns what ``step()`` takes on ``gpu`` (l4, h100:40GiB) on top of what is alive now.
@@ -63,9 +63,9 @@ def predict(
 
     options = _library.PredictOptions(
         _library.encode(gpu, "a GPU"),
-        -1 if capacity_bytes is None else _library.integer(capacity_bytes, "capacity_bytes", bits=64, minimum=0),
-        _library.integer(min_runs, "min_runs"),
-        _library.integer(max_runs, "max_runs"),
+        -1 if capacity_bytes is None else _library.integer(capacity_bytes, "capacity_bytes", bits=64, least=0),
+        _library.integer(least_runs, "least_runs"),
+        _library.integer(most_runs, "most_runs"),
         _library.integer(timeout_s, "timeout_s"),
     )
     # Standard output that waits in Python's buffer would come twice.

@@ -118,7 +118,7 @@ class MemReporter(_library.OfThisProcess):
         options = _library.ReportOptions(
             bool(verbose),
             _library.device_text(device),
-            -1 if max_rows is None else _library.integer(max_rows, "max_rows", bits=64, minimum=0),
+            -1 if max_rows is None else _library.integer(max_rows, "max_rows", bits=64, least=0),
             _library.encode(sort, "sort"),
             _library.encode(group, "group"),
             of_peak,

@@ -36,7 +36,7 @@ class AddressIndex {
   }
 
   // Returns whether insert() may be called.
-  bool has_room() const noexcept { return size_ < max_size_; }
+  bool has_room() const noexcept { return size_ < most_; }
   // Makes room for one more; call it before find(). Throws std::bad_alloc, and then nothing has
   // changed.
   void make_room() {
@@ -66,7 +66,7 @@ class AddressIndex {
   size_t size() const noexcept { return size_; }
 
  private:
-  static constexpr size_t kMin = 16;
+  static constexpr size_t kLeast = 16;
 
   struct Cell {
     Slot slot = kNone;
@@ -81,9 +81,9 @@ class AddressIndex {
   size_t next(size_t place) const noexcept { return (place + 1) & (cells_.size() - 1); }
 
   void grow() {
-    LargeVector<Cell> cells(cells_.empty() ? kMin : 2 * cells_.size());
+    LargeVector<Cell> cells(cells_.empty() ? kLeast : 2 * cells_.size());
     cells_.swap(cells);
-    max_size_ = cells_.size() / 4 * 3;
+    most_ = cells_.size() / 4 * 3;
     shift_ = 32 - static_cast<uint32_t>(__builtin_ctzll(cells_.size()));
     for (const Cell& cell : cells) {
       if (cell.slot == kNone) continue;
@@ -95,7 +95,7 @@ class AddressIndex {
 
   LargeVector<Cell> cells_;
   size_t size_ = 0;
-  size_t max_size_ = 0;
+  size_t most_ = 0;
   uint32_t shift_ = 0;
 };
 

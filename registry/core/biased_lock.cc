@@ -116,7 +116,7 @@ void BiasedLock::wait_for_owner() noexcept {
   }
   if (bias_is_lost_) {
     bias_is_lost_ = false;
-    needed_ = uses_ >= kWorthwhile ? kMinInARow : std::min(2 * needed_, kMaxInARow);
+    needed_ = uses_ >= kWorthwhile ? kLeastInARow : std::min(2 * needed_, kMostInARow);
   }
 }
 

@@ -87,8 +87,8 @@ class ABSL_LOCKABLE BiasedLock {
  private:
   // Consecutive acquisitions after which a thread owns the lock. Doubled each time the bias did not
   // last long enough to pay for its removal.
-  static constexpr uint32_t kMinInARow = 64;
-  static constexpr uint32_t kMaxInARow = 1 << 16;
+  static constexpr uint32_t kLeastInARow = 64;
+  static constexpr uint32_t kMostInARow = 1 << 16;
   static constexpr uint32_t kWorthwhile = 2048;
 
   ABSL_ATTRIBUTE_ALWAYS_INLINE bool enter(uint32_t owner) noexcept {
@@ -124,7 +124,7 @@ class ABSL_LOCKABLE BiasedLock {
   // Read and written with slow_ held.
   uint32_t last_ = 0;
   uint32_t in_a_row_ = 0;
-  uint32_t needed_ = kMinInARow;
+  uint32_t needed_ = kLeastInARow;
   std::array<uint32_t, kMaxOwners> owners_{};  // all that ever were
   bool bias_is_lost_ = false;
   // The owner that holds the lock the slow way, and is `busy` meanwhile: else its signal handlers

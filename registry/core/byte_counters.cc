@@ -66,8 +66,8 @@ uint64_t DeviceCounters::subtract_under_lock(int64_t nbytes, LabelSet labels,
 
 void DeviceCounters::give(Caller caller, int64_t nbytes) noexcept {
   if (quiet_events_ < kQuietEvents) return;
-  const auto part_of = [](int64_t missing, int64_t min) {
-    return std::min(missing, std::max(missing / 2, min));
+  const auto part_of = [](int64_t missing, int64_t least) {
+    return std::min(missing, std::max(missing / 2, least));
   };
   const int64_t bytes = part_of(bytes_.peak - bytes_.current, nbytes);
   const int64_t count = part_of(peak_count_ - current_count_, 1);

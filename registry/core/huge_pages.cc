@@ -12,15 +12,15 @@ namespace memledger::core {
 
 namespace {
 
-// Advises on the whole pages of a range, `max` bytes at a time: a multiple of the page.
+// Advises on the whole pages of a range, `most` bytes at a time: a multiple of the page.
 void advise(void* begin, size_t bytes, uintptr_t page, int advice,
-            uintptr_t max = std::numeric_limits<uintptr_t>::max()) noexcept {
+            uintptr_t most = std::numeric_limits<uintptr_t>::max()) noexcept {
   const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(begin) + bytes) / page * page;
   if (begin == nullptr || first >= end) return;
   const int before = errno;
   for (uintptr_t at = first; at < end;) {
-    const uintptr_t piece = std::min(end - at, max);
+    const uintptr_t piece = std::min(end - at, most);
     madvise(reinterpret_cast<void*>(at), piece, advice);
     at += piece;
   }
@@ -51,8 +51,8 @@ void take_page_faults(void* begin, size_t bytes) noexcept {
 void give_back_pages(void* begin, size_t bytes) noexcept {
   // The system's lock of the process's mappings is held for as long as one call takes, and whoever
   // maps memory meanwhile waits: malloc of the program's other threads, a table that grows.
-  constexpr uintptr_t kMaxAtATime = uintptr_t{2} << 20;
-  advise(begin, bytes, page_size(), MADV_DONTNEED, kMaxAtATime);
+  constexpr uintptr_t kMostAtATime = uintptr_t{2} << 20;
+  advise(begin, bytes, page_size(), MADV_DONTNEED, kMostAtATime);
 }
 
 }  // namespace memledger::core

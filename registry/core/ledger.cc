@@ -25,9 +25,10 @@ Ledger::Slot Ledger::Shard::take_new_slot() {
 }
 
 template <typename Wanted>
-size_t Ledger::sweep_some(Shard& shard, Slot& next, size_t max, const Wanted& wanted_for_instants) {
+size_t Ledger::sweep_some(Shard& shard, Slot& next, size_t most,
+                          const Wanted& wanted_for_instants) {
   size_t wanted = 0;
-  for (; max > 0 && next != kNone; --max) {
+  for (; most > 0 && next != kNone; --most) {
     const Slot slot = next;
     const Entry& entry = shard.entry(slot);
     next = entry.newer;
@@ -46,8 +47,7 @@ size_t Ledger::sweep_some(Shard& shard, Slot& next, size_t max, const Wanted& wa
   return wanted;
 }
 
-void Ledger::mark_dead(Shard& shard, Slot slot, ShardTotals& totals,
-                       uint64_t death_order) noexcept {
+void Ledger::bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order) noexcept {
   Entry& entry = shard.entry(slot);
   if (shard.ring != nullptr) shard.ring->add(entry, /*birth=*/false);
   totals.table_bytes -= entry.nbytes;
@@ -153,7 +153,7 @@ void* Ledger::drop_lost(Shard& shard, Slot slot) noexcept {
   void* const owner = lost.owner;
   lost.owner = nullptr;
   ShardTotals& totals = *shard.totals_of(lost.device);
-  mark_dead(shard, slot, totals, totals.counters->pass());
+  bury(shard, slot, totals, totals.counters->pass());
   note_dropped_record();
   return owner;
 }
@@ -209,57 +209,56 @@ void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferre
   record.flags.phase_inferred = inferred;
 }
 
-uint64_t Ledger::mark_parameter_like(uintptr_t address, bool* is_registered) noexcept {
+uint64_t Ledger::mark_parameter_like(uintptr_t address, bool* is_told) noexcept {
   Shard& shard = shard_of(address);
   const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
   Entry& record = *there;
   record.flags.parameter_like = true;
-  if (is_registered != nullptr) *is_registered = record.flags.registered_parameter;
+  if (is_told != nullptr) *is_told = record.flags.told_parameter;
   any_parameter_like_.store(true, std::memory_order_relaxed);
   return record.id;
 }
 
-void Ledger::mark_registered_parameter(uintptr_t address) noexcept {
+void Ledger::mark_told_parameter(uintptr_t address) noexcept {
   uint64_t id = 0;
   {
     Shard& shard = shard_of(address);
     const BiasedLockHolder hold(shard.lock, calling_thread());
     Entry* const there = shard.find(address);
-    if (there == nullptr || there->flags.registered_parameter) return;
-    there->flags.registered_parameter = true;
+    if (there == nullptr || there->flags.told_parameter) return;
+    there->flags.told_parameter = true;
     id = there->id;
-    any_registered_parameter_.store(true, std::memory_order_relaxed);
+    any_told_parameter_.store(true, std::memory_order_relaxed);
   }
   try {
-    const LockHolder hold(registered_lock_);
-    if (registered_.size() >= registered_swept_at_) {
-      for (auto registered = registered_.begin(); registered != registered_.end();) {
-        const auto next = std::next(registered);
-        if (registered_parameter_at(registered->second) != registered->first)
-          registered_.erase(registered);
-        registered = next;
+    const LockHolder hold(told_lock_);
+    if (told_.size() >= told_swept_at_) {
+      for (auto told = told_.begin(); told != told_.end();) {
+        const auto next = std::next(told);
+        if (told_parameter_at(told->second) != told->first) told_.erase(told);
+        told = next;
       }
-      registered_swept_at_ = std::max(registered_swept_at_, 2 * registered_.size());
+      told_swept_at_ = std::max(told_swept_at_, 2 * told_.size());
     }
-    registered_.try_emplace(id, address);
+    told_.try_emplace(id, address);
   } catch (const std::bad_alloc&) {  // then a copy of it is taken for a parameter itself
   }
 }
 
-bool Ledger::is_registered_parameter(uint64_t id) const noexcept {
-  const LockHolder hold(registered_lock_);
-  const auto registered = registered_.find(id);
-  return registered != registered_.end() && registered_parameter_at(registered->second) == id;
+bool Ledger::is_told_parameter(uint64_t id) const noexcept {
+  const LockHolder hold(told_lock_);
+  const auto told = told_.find(id);
+  return told != told_.end() && told_parameter_at(told->second) == id;
 }
 
-uint64_t Ledger::registered_parameter_at(uintptr_t address) const noexcept {
+uint64_t Ledger::told_parameter_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
   const BiasedLockHolder hold(shard.lock, calling_thread());
   const Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
-  return there->flags.registered_parameter ? uint64_t{there->id} : 0;
+  return there->flags.told_parameter ? uint64_t{there->id} : 0;
 }
 
 void Ledger::note_consumer(uintptr_t address, uint64_t consumer) noexcept {
@@ -451,7 +450,7 @@ template <typename Wanted>
 RecordList Ledger::gather_all(Share share, const Wanted& wanted) {
   // Until they are copied records can die, but none is added. So nothing grows while a shard is
   // held.
-  size_t max = 0;
+  size_t most = 0;
   for (Shard& shard : shards_) {
     size_t living = 0, dead = 0;
     {
@@ -460,14 +459,14 @@ RecordList Ledger::gather_all(Share share, const Wanted& wanted) {
       dead = shard.dead.size;
     }
     if (share == Share::kMost && dead <= living / 8) {
-      max += living + dead;
+      most += living + dead;
     } else {
-      visit_entries(shard, [&](const Entry& entry) { max += wanted(entry); });
+      visit_entries(shard, [&](const Entry& entry) { most += wanted(entry); });
     }
   }
   LargeVector<StorageRecord> records;
-  records.reserve(max);
-  take_page_faults(records.data(), max * sizeof(StorageRecord));
+  records.reserve(most);
+  take_page_faults(records.data(), most * sizeof(StorageRecord));
   for (Shard& shard : shards_) {
     visit_entries(shard, [&](const Entry& entry) {
       if (wanted(entry)) records.push_back(entry.record());
@@ -504,12 +503,12 @@ void Ledger::visit_recent(Shard& shard, const IsPast& is_past, const Live& live,
 
 template <typename IsPast, typename Live, typename Dead>
 RecordList Ledger::gather_recent(const IsPast& is_past, const Live& live, const Dead& dead) {
-  size_t max = 0;
+  size_t most = 0;
   for (Shard& shard : shards_)
-    visit_recent(shard, is_past, live, dead, [&](const Entry&) { ++max; });
+    visit_recent(shard, is_past, live, dead, [&](const Entry&) { ++most; });
   LargeVector<StorageRecord> records;
-  records.reserve(max);
-  take_page_faults(records.data(), max * sizeof(StorageRecord));
+  records.reserve(most);
+  take_page_faults(records.data(), most * sizeof(StorageRecord));
   for (Shard& shard : shards_) {
     visit_recent(shard, is_past, live, dead,
                  [&](const Entry& entry) { records.push_back(entry.record()); });
@@ -691,8 +690,8 @@ LedgerRecording Ledger::recording(const RecordingMark& since, bool with_alive) {
   const int64_t dropped_ns = events_->last_dropped_ns();
   auto first = std::find_if(result.events.begin(), result.events.end(),
                             [&](const LedgerEvent& event) { return event.time_ns > dropped_ns; });
-  const auto max = static_cast<std::ptrdiff_t>(events_->capacity());
-  if (result.events.end() - first > max) first = result.events.end() - max;
+  const auto most = static_cast<std::ptrdiff_t>(events_->capacity());
+  if (result.events.end() - first > most) first = result.events.end() - most;
   result.events.erase(result.events.begin(), first);
   result.dropped = static_cast<int64_t>(all - result.events.size());
   if (result.dropped > 0)
@@ -789,7 +788,7 @@ size_t Ledger::tombstones() const noexcept {
 
 void Ledger::lock_for_fork() {
   instants_lock_.lock();
-  registered_lock_.lock();
+  told_lock_.lock();
   lock_all();
 }
 
@@ -800,7 +799,7 @@ void Ledger::forget_other_threads() noexcept {
 
 void Ledger::unlock_after_fork() {
   unlock_all();
-  registered_lock_.unlock();
+  told_lock_.unlock();
   instants_lock_.unlock();
 }
 

@@ -194,7 +194,7 @@ class Ledger {
   void set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept;
 
   // Remembers that an operator consumed the storage as a leaf that requires grad. Returns its id.
-  uint64_t mark_parameter_like(uintptr_t address, bool* is_registered = nullptr) noexcept;
+  uint64_t mark_parameter_like(uintptr_t address, bool* is_told = nullptr) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
   // What lies there, and the parameter of its birthplace; 0: none.
   struct Made {
@@ -210,14 +210,14 @@ class Ledger {
   }
 
   // Remembers that a module of the program has a parameter there.
-  void mark_registered_parameter(uintptr_t address) noexcept;
+  void mark_told_parameter(uintptr_t address) noexcept;
   // Returns the id of such a storage; 0: it is none.
-  uint64_t registered_parameter_at(uintptr_t address) const noexcept;
-  bool any_registered_parameter() const noexcept {
-    return any_registered_parameter_.load(std::memory_order_relaxed);
+  uint64_t told_parameter_at(uintptr_t address) const noexcept;
+  bool any_told_parameter() const noexcept {
+    return any_told_parameter_.load(std::memory_order_relaxed);
   }
   // Returns whether such a storage has this id and is alive.
-  bool is_registered_parameter(uint64_t id) const noexcept;
+  bool is_told_parameter(uint64_t id) const noexcept;
   // Remembers the first reader of what no layer has made: see StorageInfo::consumer.
   void note_consumer(uintptr_t address, uint64_t consumer) noexcept;
 
@@ -236,8 +236,8 @@ class Ledger {
   // Returns a number above all ids until now, which no id from now on is below.
   uint64_t next_id() noexcept {
     // Nobody goes on with the block that he has.
-    return (id_blocks_.taken.fetch_add(kMaxBlocksSince + 1, std::memory_order_relaxed) +
-            kMaxBlocksSince + 1) *
+    return (id_blocks_.taken.fetch_add(kMostBlocksSince + 1, std::memory_order_relaxed) +
+            kMostBlocksSince + 1) *
                kIdBlock +
            1;
   }
@@ -412,7 +412,7 @@ class Ledger {
   }
   static uint32_t calling_thread() noexcept;
   static constexpr uint64_t kIdBlock = 64;
-  static constexpr uint64_t kMaxBlocksSince = 17;
+  static constexpr uint64_t kMostBlocksSince = 17;
   // Returns an id above all of this thread's, and at most 1 100 below those of others. Threads take
   // ids in blocks, so that births do not pass a cache line between cores. A thread that finds that
   // 16 others have been taken after its own begins a new one.
@@ -475,7 +475,7 @@ class Ledger {
   // now. The counter keeps its bytes, so reports show them as unexplained. Returns its owner.
   void* drop_lost(Shard& shard, Slot slot) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Takes the record out of the living; `death_order` is the number its device gave the death.
-  void mark_dead(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order) noexcept
+  void bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order) noexcept
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Makes the totals of a device that is new to the shard; throws std::bad_alloc.
   ShardTotals& add_totals(Shard& shard, DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
@@ -488,7 +488,7 @@ class Ledger {
   // Looks at some tombstones from `next` on, drops those that nobody wants, and moves `next` on.
   // Returns how many of them are wanted for instants.
   template <typename Wanted>
-  size_t sweep_some(Shard& shard, Slot& next, size_t max, const Wanted& wanted_for_instants)
+  size_t sweep_some(Shard& shard, Slot& next, size_t most, const Wanted& wanted_for_instants)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Completes births of what is still alive from the table: the event has what was known then.
   void complete_births(std::vector<LedgerEvent>& events);
@@ -525,13 +525,13 @@ class Ledger {
   uint64_t next_cursor_ ABSL_GUARDED_BY(instants_lock_) = 1;
   int recorders_ ABSL_GUARDED_BY(instants_lock_) = 0;
   std::unique_ptr<EventSegments> events_ ABSL_GUARDED_BY(instants_lock_);  // null as Shard::ring is
-  mutable Lock registered_lock_;  // before the shards' locks
+  mutable Lock told_lock_;  // before the shards' locks
   // Id → address, also of some that have ended.
-  GrowingMap<uint64_t, uintptr_t> registered_ ABSL_GUARDED_BY(registered_lock_);
-  size_t registered_swept_at_ ABSL_GUARDED_BY(registered_lock_) = 1024;
+  GrowingMap<uint64_t, uintptr_t> told_ ABSL_GUARDED_BY(told_lock_);
+  size_t told_swept_at_ ABSL_GUARDED_BY(told_lock_) = 1024;
   // Read by each operator under no_grad, so not next to what each birth writes.
   std::atomic<bool> any_parameter_like_{false};
-  std::atomic<bool> any_registered_parameter_{false};
+  std::atomic<bool> any_told_parameter_{false};
 };
 
 }  // namespace memledger::core

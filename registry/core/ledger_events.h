@@ -16,7 +16,7 @@ namespace memledger::core {
 ABSL_ATTRIBUTE_ALWAYS_INLINE inline uint64_t Ledger::take_id(ThreadContext& thread) noexcept {
   IdBlock& block = thread.ids;
   const uint64_t taken = id_blocks_.taken.load(std::memory_order_relaxed);
-  if (ABSL_PREDICT_FALSE(block.next == block.end || taken - block.number > kMaxBlocksSince ||
+  if (ABSL_PREDICT_FALSE(block.next == block.end || taken - block.number > kMostBlocksSince ||
                          block.ledger != number_))
     return take_id_block(thread);
   return block.next++;
@@ -90,7 +90,7 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline uint64_t Ledger::note_birth(const Block& blo
   return enter(
       block,
       [&thread](Entry& entry, Entry::Flags& flags) {
-        thread.write_birthplace(entry, entry.parameter_or_consumer, flags);
+        thread.tell(entry, entry.parameter_or_consumer, flags);
       },
       thread.thread, thread, lost_owner, born);
 }
@@ -109,7 +109,7 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline std::optional<Ledger::Death> Ledger::note_de
   if (ABSL_PREDICT_FALSE(shard.ring != nullptr || entry.flags.adopted || entry.flags.raw_block ||
                          entry.flags.library_workspace || entry.birth_epoch <= newest_pin_ ||
                          is_wanted_for_peaks(entry, order, *totals.counters))) {
-    mark_dead(shard, there.slot, totals, order);
+    bury(shard, there.slot, totals, order);
   } else {
     totals.table_bytes -= death.nbytes;
     shard.unlink(shard.live, there.slot);

@@ -38,7 +38,7 @@ StorageRecord TableEntry::record() const {
   record.raw_block = flags.raw_block;
   record.library_workspace = flags.library_workspace;
   record.parameter_like = flags.parameter_like;
-  record.registered_parameter = flags.registered_parameter;
+  record.told_parameter = flags.told_parameter;
   record.gradient = flags.gradient;
   record.names_only = flags.names_only;
   if (!record.described) return record;

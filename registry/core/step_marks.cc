@@ -73,7 +73,7 @@ void StepMarks::finish() noexcept {
 // The last record always stays.
 void StepMarks::keep(Record record) {
   if (!records_.empty() && records_.back().step % every_ != 0) records_.pop_back();
-  if (records_.size() == kMaxRecords) {
+  if (records_.size() == kMostRecords) {
     every_ *= 2;
     records_.erase(std::remove_if(records_.begin(), records_.end(),
                                   [&](const Record& kept) { return kept.step % every_ != 0; }),

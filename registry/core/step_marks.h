@@ -24,7 +24,7 @@ class StepMarks {
 
   // The step after which growth counts: the first makes the optimizer's state.
   static constexpr int64_t kBaselineStep = 2;
-  static constexpr size_t kMaxRecords = 1024;
+  static constexpr size_t kMostRecords = 1024;
 
   // An operator of the thread's step has run or runs.
   void note_operator(ThreadContext& thread) noexcept;
@@ -45,7 +45,7 @@ class StepMarks {
   };
   struct History {
     int64_t steps = 0;
-    // At most kMaxRecords, evenly spaced: every step, every second one and so on; and the last.
+    // At most kMostRecords, evenly spaced: every step, every second one and so on; and the last.
     std::vector<Record> records;
     std::vector<PeakStep> peaks;
     // What was alive after step kBaselineStep and after the last; empty where there is none.

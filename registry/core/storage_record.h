@@ -128,15 +128,15 @@ struct StorageRecord {
   uint32_t stack = 0;      // StackId; 0: none was taken
   float stack_weight = 0;  // how many such storages it stands for
   DeviceKey device;
-  int8_t dtype = kUnknownDtype;       // c10::ScalarType
-  bool described = false;             // shape and dtype are known
-  bool adopted = false;               // born before tracking, or while it was off
-  bool raw_block = false;             // made by a raw allocation, not for a storage
-  bool library_workspace = false;     // LibTorch keeps it for a library
-  bool parameter_like = false;        // an operator consumed it as a leaf that requires grad
-  bool registered_parameter = false;  // a module of the program says that it is one
-  bool gradient = false;              // of the leaf whose storage is birthplace.parameter
-  bool names_only = false;            // operators' results were not looked at
+  int8_t dtype = kUnknownDtype;    // c10::ScalarType
+  bool described = false;          // shape and dtype are known
+  bool adopted = false;            // born before tracking, or while it was off
+  bool raw_block = false;          // made by a raw allocation, not for a storage
+  bool library_workspace = false;  // LibTorch keeps it for a library
+  bool parameter_like = false;     // an operator consumed it as a leaf that requires grad
+  bool told_parameter = false;     // a module of the program says that it is one
+  bool gradient = false;           // of the leaf whose storage is birthplace.parameter
+  bool names_only = false;         // operators' results were not looked at
   Shape shape;
 };
 
@@ -210,7 +210,7 @@ struct alignas(64) TableEntry {
     bool raw_block : 1;
     bool library_workspace : 1;
     bool parameter_like : 1;
-    bool registered_parameter : 1;
+    bool told_parameter : 1;
     bool gradient : 1;
     bool names_only : 1;
     bool recorded : 1;

@@ -108,12 +108,12 @@ struct ThreadContext {
 
   Birthplace birthplace() const noexcept {
     Birthplace place;
-    write_birthplace(place, place.parameter, place);
+    tell(place, place.parameter, place);
     return place;
   }
   // Writes the birthplace where it is kept: a Birthplace, or an entry of the table.
   template <typename Place, typename Flags>
-  void write_birthplace(Place& place, uint64_t& its_parameter, Flags& flags) const noexcept {
+  void tell(Place& place, uint64_t& its_parameter, Flags& flags) const noexcept {
     const bool in_operator = op_depth > 0, is_recomputed = in_operator && recomputes;
     const bool in_node = node_depth > 0 && !is_recomputed;
     const auto set = [](auto& name, NameId id) {
@@ -124,8 +124,8 @@ struct ThreadContext {
     set(place.label, label);
     set(place.forward_op, is_recomputed ? 0 : forward_op);
     set(place.forward_label, in_node ? forward_label : in_operator ? inherited_label : 0);
-    const bool is_from_node = in_node && (forward_parameter != 0 || !in_operator);
-    its_parameter = is_from_node ? forward_parameter : in_operator ? nearest() : 0;
+    const bool is_told_by_node = in_node && (forward_parameter != 0 || !in_operator);
+    its_parameter = is_told_by_node ? forward_parameter : in_operator ? nearest() : 0;
     flags.parameter_inferred = its_parameter != 0 && (in_node || parameter == 0);
     flags.read_parameter = its_parameter != 0 && !flags.parameter_inferred;
     place.thread = thread;

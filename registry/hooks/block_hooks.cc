@@ -121,8 +121,8 @@ c10::Device device_of(core::DeviceKey key) noexcept {
                      static_cast<c10::DeviceIndex>(key.index));
 }
 
-__attribute__((noinline)) void call_observer(BlockObserver observer, uint64_t id, int64_t nbytes,
-                                             core::DeviceKey device, bool birth) noexcept {
+__attribute__((noinline)) void tell(BlockObserver observer, uint64_t id, int64_t nbytes,
+                                    core::DeviceKey device, bool birth) noexcept {
   core::calling_out();
   BlockEvent event;
   event.id = id;
@@ -132,10 +132,10 @@ __attribute__((noinline)) void call_observer(BlockObserver observer, uint64_t id
   observer(event);
 }
 
-inline void notify_observer(const RegistryState& state, uint64_t id, int64_t nbytes,
-                            core::DeviceKey device, bool birth) noexcept {
+inline void tell_observer(const RegistryState& state, uint64_t id, int64_t nbytes,
+                          core::DeviceKey device, bool birth) noexcept {
   const BlockObserver observer = state.block_observer.load(std::memory_order_acquire);
-  if (observer != nullptr) call_observer(observer, id, nbytes, device, birth);
+  if (observer != nullptr) tell(observer, id, nbytes, device, birth);
 }
 
 // Takes a block out of the table. Returns null for one that it does not have.
@@ -184,7 +184,7 @@ void free_tracked(void* context) {
     const InsideWrapped inside(thread, kType);
     if (deleter != nullptr) deleter(context);
   }
-  if (id != 0) notify_observer(RegistryState::get(), id, nbytes, device, /*birth=*/false);
+  if (id != 0) tell_observer(RegistryState::get(), id, nbytes, device, /*birth=*/false);
 }
 
 template <WatchedType kType, size_t... kWrapper>
@@ -278,7 +278,7 @@ void set_demand_observer(DemandObserver observer) noexcept {
   RegistryState::get().has_demand_observer.store(observer != nullptr, std::memory_order_release);
 }
 
-void note_demand(int64_t nbytes) noexcept {
+void tell_demand(int64_t nbytes) noexcept {
   const DemandObserver observer = demand_observer.load(std::memory_order_acquire);
   if (observer == nullptr) return;
   static thread_local int64_t asked_bytes = 0;
@@ -336,7 +336,7 @@ void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread,
     state.ledger.note_dropped_record();
     return;
   }
-  notify_observer(state, id, static_cast<int64_t>(nbytes), device, /*birth=*/true);
+  tell_observer(state, id, static_cast<int64_t>(nbytes), device, /*birth=*/true);
 }
 
 void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, const void* data,
@@ -345,7 +345,7 @@ void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, con
   RegistryState& state = RegistryState::get();
   const uint64_t id = note_birth(state, thread, device, const_cast<void*>(data), nbytes,
                                  base_deleter, /*raw_block=*/true);
-  if (id != 0) notify_observer(state, id, static_cast<int64_t>(nbytes), device, /*birth=*/true);
+  if (id != 0) tell_observer(state, id, static_cast<int64_t>(nbytes), device, /*birth=*/true);
 }
 
 void note_raw_freed(const void* data) noexcept {
@@ -354,7 +354,7 @@ void note_raw_freed(const void* data) noexcept {
   const auto death = RegistryState::get().ledger.note_death(address_of(data));
   if (!death) return;
   let_go(death->owner);
-  notify_observer(RegistryState::get(), death->id, death->nbytes, death->device, /*birth=*/false);
+  tell_observer(RegistryState::get(), death->id, death->nbytes, death->device, /*birth=*/false);
 }
 
 void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper) {

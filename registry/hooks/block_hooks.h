@@ -114,7 +114,7 @@ void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread,
 void note_failed(WatchedType type, size_t nbytes) noexcept;
 
 // Calls the observer of demands (demand_observer.h), if it is time.
-void note_demand(int64_t nbytes) noexcept;
+void tell_demand(int64_t nbytes) noexcept;
 
 // Calls the allocator below; what that throws goes on unchanged.
 template <typename Allocate>
@@ -144,7 +144,7 @@ c10::DataPtr allocate_and_note(WatchedType type, size_t index, size_t nbytes,
   const bool outermost = thread.wrapper_depth[static_cast<size_t>(type)] == 0;
   if (outermost && type == WatchedType::kCpu &&
       state.has_demand_observer.load(std::memory_order_relaxed)) {
-    note_demand(static_cast<int64_t>(nbytes));
+    tell_demand(static_cast<int64_t>(nbytes));
   }
   c10::DataPtr data = allocate_below(type, thread, outermost, nbytes, allocate);
   if (outermost) note_allocated(type, index, thread, data, nbytes);

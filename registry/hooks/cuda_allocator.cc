@@ -171,7 +171,7 @@ c10::DataPtr TrackingCudaAllocator::allocate(size_t nbytes) {
   c10::DataPtr data = allocate_and_note(WatchedType::kCuda, index_, nbytes,
                                         [&] { return base_->allocate(nbytes); });
   note_device_in_use(data.device().index());
-  CudaAllocator::note_large(nbytes, data.device().index());
+  CudaAllocator::tell_large(nbytes, data.device().index());
   return data;
 }
 

@@ -47,7 +47,7 @@ class __attribute__((visibility("default"))) CudaAllocator {
   static void call_after_large(AfterLarge call) noexcept {
     after_large_.store(call, std::memory_order_release);
   }
-  static void note_large(size_t nbytes, c10::DeviceIndex device) noexcept {
+  static void tell_large(size_t nbytes, c10::DeviceIndex device) noexcept {
     if (nbytes < kLarge) return;
     if (const AfterLarge call = after_large_.load(std::memory_order_acquire)) call(device);
   }

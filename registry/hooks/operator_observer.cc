@@ -134,22 +134,20 @@ void pop_node(ThreadContext& thread) {
 // Returns the layer of what a node's gradients are for: of the leaves among it, else of the latest
 // maker.
 uint64_t layer_read_by(const torch::autograd::Node& node) {
-  constexpr size_t kMaxInputs = 8;
+  constexpr size_t kMostInputs = 8;
   const RegistryState& state = RegistryState::get();
   uint64_t made_of = 0;
   uint64_t leaf_id = 0;
   uint64_t leaf_made_of = 0;
   size_t inputs = 0;
   for (const torch::autograd::Edge& edge : node.next_edges()) {
-    if (edge.function == nullptr || ++inputs > kMaxInputs) continue;
+    if (edge.function == nullptr || ++inputs > kMostInputs) continue;
     if (const auto* const leaf =
             dynamic_cast<const torch::autograd::AccumulateGrad*>(&*edge.function)) {
       c10::StorageImpl* const storage = storage_impl_of(leaf->variable);
       if (storage == nullptr) continue;
       const uintptr_t address = address_of(*storage);
-      if (const uint64_t registered = state.ledger.registered_parameter_at(address);
-          registered != 0)
-        return registered;
+      if (const uint64_t told = state.ledger.told_parameter_at(address); told != 0) return told;
       if (leaf_id == 0) leaf_id = state.ledger.id_at(address);
       if (leaf_made_of == 0) leaf_made_of = state.ledger.made_at(address).parameter;
     } else if (const uint64_t parameter =
@@ -162,8 +160,8 @@ uint64_t layer_read_by(const torch::autograd::Node& node) {
   }
   if (made_of == 0) made_of = leaf_made_of;
   // If modules have registered their parameters, another leaf is an input whose gradient is wanted.
-  const bool is_registered = state.ledger.is_registered_parameter(made_of & ~core::kLookedUp);
-  return leaf_id != 0 && !is_registered ? leaf_id : made_of;
+  const bool is_told = state.ledger.is_told_parameter(made_of & ~core::kLookedUp);
+  return leaf_id != 0 && !is_told ? leaf_id : made_of;
 }
 
 // A custom Function in C++ opens no scope of an operator's, and is known by its node's name.
@@ -202,7 +200,7 @@ void note_forward_operator(ThreadContext& thread) {
 // what no layer has made. They are if the program has registered its parameters; not in backward,
 // and not in an optimizer's step.
 bool looks_for_layers(const ThreadContext& thread) {
-  if (!RegistryState::get().ledger.any_registered_parameter() || thread.in_backward()) return false;
+  if (!RegistryState::get().ledger.any_told_parameter() || thread.in_backward()) return false;
   const Phase now = thread.phase.phase(/*in_operator=*/true, /*in_autograd_node=*/false);
   return now != Phase::kBackward && now != Phase::kOptimizer;
 }
@@ -226,15 +224,15 @@ class LayerInputs {
   explicit LayerInputs(bool is_layer) : is_layer_(is_layer) {}
 
   void add(const core::Ledger& ledger, uintptr_t address) {
-    if (const uint64_t registered = ledger.registered_parameter_at(address); registered != 0) {
-      if (is_layer_) registered_parameter_ = registered;
+    if (const uint64_t told = ledger.told_parameter_at(address); told != 0) {
+      if (is_layer_) told_parameter_ = told;
     } else if (address != 0 && count_ < others_.size()) {
       others_[count_++] = address;
     }
   }
   // The last parameter that a module of the program has registered, and the first that is none. 0:
   // none.
-  uint64_t registered_parameter() const { return registered_parameter_; }
+  uint64_t told_parameter() const { return told_parameter_; }
   uintptr_t first() const { return others_[0]; }
   // The one that the latest layer has made. Without a parameter: no layer has made any.
   core::Ledger::Made latest(const core::Ledger& ledger) const {
@@ -250,21 +248,21 @@ class LayerInputs {
 
  private:
   const bool is_layer_;
-  uint64_t registered_parameter_ = 0;
+  uint64_t told_parameter_ = 0;
   std::array<uintptr_t, 4> others_{};
   size_t count_ = 0;
 };
 
 // A replica's copies of parameters are no leaves.
-uint64_t registered_parameter_among(const at::RecordFunction& fn, const core::Ledger& ledger) {
-  uint64_t registered = 0;
+uint64_t told_parameter_among(const at::RecordFunction& fn, const core::Ledger& ledger) {
+  uint64_t told = 0;
   for (const c10::IValue& input : fn.inputs()) {
     for_each_tensor(input, [&](const at::Tensor& tensor) {
-      c10::StorageImpl* const storage = registered == 0 ? storage_impl_of(tensor) : nullptr;
-      if (storage != nullptr) registered = ledger.registered_parameter_at(address_of(*storage));
+      c10::StorageImpl* const storage = told == 0 ? storage_impl_of(tensor) : nullptr;
+      if (storage != nullptr) told = ledger.told_parameter_at(address_of(*storage));
     });
   }
-  return registered;
+  return told;
 }
 
 // TorchScript differentiates whole graphs, of which one node is seen: it shows no layer. The last
@@ -274,20 +272,20 @@ bool reads_nodes_of_script(const ThreadContext& thread) {
 }
 uint64_t layer_in_script(const at::RecordFunction& fn) {
   const core::Ledger& ledger = RegistryState::get().ledger;
-  uint64_t registered = 0;
+  uint64_t told = 0;
   uint64_t made_of = 0;
   for (const c10::IValue& input : fn.inputs()) {
     for_each_tensor(input, [&](const at::Tensor& tensor) {
       c10::StorageImpl* const storage = storage_impl_of(tensor);
       if (storage == nullptr) return;
       const uintptr_t address = address_of(*storage);
-      if (const uint64_t parameter = ledger.registered_parameter_at(address); parameter != 0)
-        registered = parameter;
+      if (const uint64_t parameter = ledger.told_parameter_at(address); parameter != 0)
+        told = parameter;
       if (const uint64_t parameter = ledger.made_at(address).parameter; parameter != 0)
         made_of = parameter;
     });
   }
-  return registered != 0 ? registered : made_of;
+  return told != 0 ? told : made_of;
 }
 
 // What eager code makes of a compiled graph's result, a loss say, belongs to that graph.
@@ -335,7 +333,7 @@ core::Ledger::Made made_later(uintptr_t first, uintptr_t last) {
 // Whether inputs show something: in training, or if a module has registered its parameters.
 bool asks_of_inputs(const ThreadContext& thread, const RegistryState& state) {
   return thread.phase.operator_phase() == Phase::kForward || state.ledger.any_parameter_like() ||
-         state.ledger.any_registered_parameter() || state.step_observers.any() ||
+         state.ledger.any_told_parameter() || state.step_observers.any() ||
          reads_nodes_of_script(thread);
 }
 
@@ -360,12 +358,12 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
                                 : OperatorKind::kOther;
   LayerInputs inputs(reads_layers && kind == OperatorKind::kOther);
   bool first = true;
-  bool read_registered = false;  // a parameter that a module has registered
+  bool read_told = false;  // a parameter that a module has registered
   // Within a custom Function results require no grad until it has returned.
   const bool in_function = thread.custom_node != 0 || thread.function_depth > 0;
   const bool inherits = reads_layers || in_function;
-  uint64_t unregistered_leaf = 0;  // if modules registered their parameters, no sign of a layer
-  uintptr_t unregistered_address = 0;
+  uint64_t untold_leaf = 0;  // if modules registered their parameters, no sign of a layer
+  uintptr_t untold_address = 0;
   uintptr_t first_graded = 0;
   uintptr_t last_graded = 0;
   for (const c10::IValue& input : fn.inputs()) {
@@ -376,16 +374,16 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
       if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad()) {
         const uintptr_t address = address_of(*storage);
         if (tensor.is_leaf()) {
-          bool is_registered = false;
-          const uint64_t id = state.ledger.mark_parameter_like(address, &is_registered);
+          bool is_told = false;
+          const uint64_t id = state.ledger.mark_parameter_like(address, &is_told);
           // An input whose gradient is wanted is a leaf as well, and what a checkpoint detaches.
-          if (!is_registered && reads_layers) {
-            unregistered_leaf = id;
-            unregistered_address = address;
-          } else if (is_registered || !read_registered) {
+          if (!is_told && reads_layers) {
+            untold_leaf = id;
+            untold_address = address;
+          } else if (is_told || !read_told) {
             thread.parameter = thread.last_parameter = id;
             thread.last_parameter_address = address;
-            read_registered = is_registered;
+            read_told = is_told;
           }
         } else if (address == thread.last_parameter_address &&
                    state.ledger.id_at(address) == thread.last_parameter) {
@@ -393,7 +391,7 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
           thread.parameter = thread.last_parameter;
         } else if (thread.parameter == 0 && reads_layers && tensor.is_view()) {
           // DataParallel's replica on the parameters' own device reads them so.
-          thread.parameter = state.ledger.registered_parameter_at(address);
+          thread.parameter = state.ledger.told_parameter_at(address);
         }
         if (first_graded == 0) first_graded = address;
         last_graded = address;
@@ -401,7 +399,7 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
         inputs.add(state.ledger, address_of(*storage));
       }
       if (first && steps_are_observed && kind == OperatorKind::kStep)
-        state.step_observers.notify(tensor);
+        state.step_observers.tell(tensor);
       if (may_step && phase.depends_on(kind, first) &&
           state.ledger.is_parameter_like(address_of(*storage))) {
         phase.note_parameter(kind, state.ledger);
@@ -419,19 +417,18 @@ ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
     core::Ledger::Made made;
     if (first_graded != 0) made = made_later(first_graded, last_graded);
     if (first_graded == 0 || in_function) made = of_later_layer(made, inputs.latest(state.ledger));
-    thread.inherited_parameter = inputs.registered_parameter() != 0
-                                     ? inputs.registered_parameter() | looked_up
-                                     : made.parameter;
+    thread.inherited_parameter =
+        inputs.told_parameter() != 0 ? inputs.told_parameter() | looked_up : made.parameter;
     // A parameter that was moved after it was registered is the copy of one that has ended.
-    if (unregistered_leaf != 0 && inputs.registered_parameter() == 0 &&
-        !state.ledger.is_registered_parameter(made.parameter & ~core::kLookedUp)) {
-      thread.parameter = unregistered_leaf | looked_up;
-      thread.last_parameter = unregistered_leaf;
-      thread.last_parameter_address = unregistered_address;
+    if (untold_leaf != 0 && inputs.told_parameter() == 0 &&
+        !state.ledger.is_told_parameter(made.parameter & ~core::kLookedUp)) {
+      thread.parameter = untold_leaf | looked_up;
+      thread.last_parameter = untold_leaf;
+      thread.last_parameter_address = untold_address;
     }
   }
   if (thread.nearest() == 0 && first_graded != 0 && reads_layers)
-    thread.inherited_parameter = registered_parameter_among(fn, state.ledger);
+    thread.inherited_parameter = told_parameter_among(fn, state.ledger);
   if (thread.nearest() != 0) {
     inputs.note_consumer(state.ledger, thread.nearest() & ~core::kLookedUp);
   } else {

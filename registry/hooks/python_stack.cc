@@ -23,7 +23,7 @@ namespace {
 
 // No address of user space has the highest bit.
 constexpr uintptr_t kMark = uintptr_t{1} << 63;
-constexpr size_t kMaxFrames = size_t{1} << 20;
+constexpr size_t kMostFrames = size_t{1} << 20;
 
 std::atomic<bool> stopped{false};
 
@@ -63,7 +63,7 @@ struct Frames {
   std::vector<std::shared_ptr<Traceback>> kept;
 };
 // A program that makes code without end is looked up each time from then on.
-constexpr size_t kMaxPlaces = size_t{1} << 15;
+constexpr size_t kMostPlaces = size_t{1} << 15;
 
 Frames& frames() {
   static auto* const frames = new Frames;
@@ -77,7 +77,7 @@ void* intern(const torch::unwind::Frame& frame) {
   const core::LockHolder hold(known.lock);
   const auto found = known.by_position.find(position);
   if (found != known.by_position.end()) return reinterpret_cast<void*>(kMark | found->second);
-  if (known.all.size() == kMaxFrames) return nullptr;
+  if (known.all.size() == kMostFrames) return nullptr;
   const uintptr_t index = known.all.size();
   known.all.push_back({frame.funcname, frame.filename, static_cast<int64_t>(frame.lineno)});
   known.by_position.emplace(position, index);
@@ -104,7 +104,7 @@ void remember(const std::shared_ptr<Traceback>& taken, const std::vector<void*>&
   if (places.size() != addresses.size()) return;
   Frames& known = frames();
   const core::LockHolder hold(known.lock);
-  if (known.by_place.size() + places.size() > kMaxPlaces) return;
+  if (known.by_place.size() + places.size() > kMostPlaces) return;
   known.kept.push_back(taken);
   for (size_t i = 0; i < places.size(); ++i) known.by_place.emplace(places[i], addresses[i]);
 }

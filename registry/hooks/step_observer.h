@@ -27,7 +27,7 @@ void remove_step_observer(StepObserver observer) noexcept;
 class StepObservers {
  public:
   bool any() const { return count_.load(std::memory_order_relaxed) > 0; }
-  void notify(const at::Tensor& written) const noexcept {
+  void tell(const at::Tensor& written) const noexcept {
     for (const std::atomic<StepObserver>& slot : slots_) {
       if (const StepObserver observer = slot.load(std::memory_order_acquire)) observer(written);
     }

@@ -89,7 +89,7 @@ const CopyDecision* decide() {
   decision->role = CopyDecision::Role::kRefused;
   decision->refusal = std::string("memledger: two versions in one process: ") + other->version +
                       " was here first and watches; " + own_offer.version + " stays off";
-  print_message({decision->refusal});
+  tell({decision->refusal});
   return decision;
 }
 

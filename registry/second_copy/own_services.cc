@@ -87,7 +87,7 @@ class OwnServices final : public CopyServices {
   std::vector<ExternalStorage> external_storages() override { return ExternalStorages::alive(); }
   void know_storage(c10::StorageImpl& storage) override { know_storage_here(storage); }
   void know_parameter(c10::StorageImpl& storage) noexcept override {
-    RegistryState::get().ledger.mark_registered_parameter(
+    RegistryState::get().ledger.mark_told_parameter(
         reinterpret_cast<uintptr_t>(storage._mutable_data_ptr_no_checks().get()));
   }
   c10::Allocator* watched_cpu_allocator(c10::Allocator* allocator) noexcept override {

@@ -106,8 +106,8 @@ ReportRow row_of(const NamedTensorFacts& tensor, RowKind kind) {
 
 // Returns the rows of one storage: one per tensor object; the same object under two names is a+b.
 // The bytes are counted in the first, which has the storage's role, and the user's name rather than
-// a graph's slot. `otherwise` is the role unless a tensor has a better one.
-std::vector<ReportRow> rows_of(std::vector<const NamedTensorFacts*> tensors, Role otherwise) {
+// a graph's slot. `least` is the role unless a tensor has a better one.
+std::vector<ReportRow> rows_of(std::vector<const NamedTensorFacts*> tensors, Role least) {
   std::stable_sort(tensors.begin(), tensors.end(),
                    [](const NamedTensorFacts* a, const NamedTensorFacts* b) {
                      return std::make_pair(a->role == Role::kSaved, a->role) <
@@ -120,7 +120,7 @@ std::vector<ReportRow> rows_of(std::vector<const NamedTensorFacts*> tensors, Rol
   std::unordered_map<uintptr_t, NamesOfRow> rows_of_tensors;
   std::optional<int64_t> references;
   bool requires_grad = false;
-  Role role = otherwise;
+  Role role = least;
   std::vector<ReportRow> rows;
   for (const NamedTensorFacts* tensor : tensors) {
     role = std::min(role, tensor->role);
@@ -153,7 +153,7 @@ std::vector<ReportRow> rows_of(std::vector<const NamedTensorFacts*> tensors, Rol
 }
 
 // Says whose memory a kExternal row of the CPU is.
-void explain_mapping(ReportRow& row, uintptr_t address, std::optional<MemoryMaps>& maps) {
+void tell_mapping(ReportRow& row, uintptr_t address, std::optional<MemoryMaps>& maps) {
   if (!maps.has_value()) maps.emplace();
   const MemoryMaps::Mapping* const mapping = maps->find(address);
   if (mapping == nullptr) return;
@@ -197,7 +197,7 @@ void explain_elsewhere(ReportRow& row, const std::vector<const NamedTensorFacts*
     row.external_bytes = *bytes;
     if (pinned) row.external = ExternalMemory::kPinned;
     if (pinned || !device.is_cpu()) return;
-    explain_mapping(row, tensors.front()->address, maps);
+    tell_mapping(row, tensors.front()->address, maps);
   }
 }
 
@@ -409,7 +409,7 @@ class Builder {
         std::vector<const NamedTensorFacts*> on_storage;
         for (; tensor != by_storage_.end() && tensor->first == storage.id; ++tensor)
           on_storage.push_back(tensor->second);
-        std::vector<ReportRow> rows = rows_of(on_storage, plain_role(storage));
+        std::vector<ReportRow> rows = rows_of(on_storage, least_role(storage));
         rows.front().nbytes = storage.nbytes;
         rows.front().visible_bytes = visible_bytes(on_storage, storage.nbytes);
         for (ReportRow& row : rows) add_birthplace(row, storage);
@@ -529,7 +529,7 @@ class Builder {
     if (storage.pinned) {
       row.external = ExternalMemory::kPinned;
     } else if (storage.device.is_cpu()) {
-      explain_mapping(row, storage.address, maps);
+      tell_mapping(row, storage.address, maps);
     }
     add_external(report_of(storage.device), row);
     Draft draft;
@@ -583,7 +583,7 @@ class Builder {
     }
   }
 
-  static Role plain_role(const StorageInfo& storage) {
+  static Role least_role(const StorageInfo& storage) {
     return storage.temporary ? Role::kTemporary : Role::kTensor;
   }
   // What nobody has named may still have been seen as something.
@@ -594,21 +594,21 @@ class Builder {
     if (storage.used_as_parameter && !is_of_layer) return Role::kParameter;
     // The .grad of a named leaf has been read, and is another.
     if (storage.is_gradient)
-      return is_now() && made_gradient_of(storage) != nullptr ? plain_role(storage)
+      return is_now() && made_gradient_of(storage) != nullptr ? least_role(storage)
                                                               : Role::kGradient;
     const bool was_made_for_layers =
         storage.phase == Phase::kForward || storage.phase == Phase::kOther;
     if (was_made_for_layers && !storage.temporary && reader_of(storage) != nullptr)
       return Role::kInput;
-    return plain_role(storage);
+    return least_role(storage);
   }
 
   // Returns the parameter of the layer that first read what no layer has made, directly or through
   // what was made of it; null where that is not known.
   const NamedTensorFacts* reader_of(const StorageInfo& storage) const {
-    constexpr int kMaxSteps = 8;
+    constexpr int kMostSteps = 8;
     const StorageInfo* at = &storage;
-    for (int step = 0; step < kMaxSteps && at != nullptr; ++step) {
+    for (int step = 0; step < kMostSteps && at != nullptr; ++step) {
       const uint64_t next = at->parameter != 0 ? at->parameter : at->consumer;
       if (next == 0) return nullptr;
       const auto parameter = parameters_.find(next);

@@ -19,8 +19,8 @@
 namespace memledger {
 namespace {
 
-constexpr int64_t kMinBytesHeld = int64_t{1} << 20;
-constexpr size_t kMaxHeldShown = 2;
+constexpr int64_t kLeastBytesHeld = int64_t{1} << 20;
+constexpr size_t kMaxHeldTold = 2;
 
 bool is_of_the_program(const ReportRow& row) {
   return row.anonymous && row.kind == RowKind::kStorage && row.storage_id != 0 &&
@@ -139,7 +139,7 @@ std::vector<HeldAtPeak> held_at_peak(const RunOfDevice& device) {
   }
   std::vector<HeldAtPeak> sorted;
   for (auto& [key, held] : all) {
-    if (held.bytes >= kMinBytesHeld && held.bytes >= device.peak.total_bytes / 20)
+    if (held.bytes >= kLeastBytesHeld && held.bytes >= device.peak.total_bytes / 20)
       sorted.push_back(std::move(held));
   }
   std::stable_sort(sorted.begin(), sorted.end(),
@@ -153,7 +153,7 @@ std::string held_at_peak_text(const RunReport& run, const RunOfDevice& device) {
   const std::string_view now = run.goes_on ? "now" : "at the end";
   std::string text;
   const std::vector<HeldAtPeak> all = held_at_peak(device);
-  for (size_t i = 0; i < std::min(all.size(), kMaxHeldShown); ++i) {
+  for (size_t i = 0; i < std::min(all.size(), kMaxHeldTold); ++i) {
     const HeldAtPeak& held = all[i];
     const std::string line =
         held.largest->where.empty() ? "" : ", made at " + short_line_text(*held.largest) + ",";

@@ -17,13 +17,13 @@
 namespace memledger {
 namespace {
 
-constexpr int64_t kMinBytes = int64_t{1} << 20;
-constexpr int64_t kMinCache = int64_t{64} << 20;  // LibTorch takes 20 MiB at once
-constexpr size_t kMinRounds = 8;
+constexpr int64_t kLeastBytes = int64_t{1} << 20;
+constexpr int64_t kLeastCache = int64_t{64} << 20;  // LibTorch takes 20 MiB at once
+constexpr size_t kLeastRounds = 8;
 constexpr size_t kMaxPerRound = 4;  // rows of one kind that one round leaves
 
-bool is_worth_showing(int64_t bytes, const DeviceReport& rows) {
-  return bytes >= kMinBytes && bytes >= rows.total_bytes / 10;
+bool is_worth_telling(int64_t bytes, const DeviceReport& rows) {
+  return bytes >= kLeastBytes && bytes >= rows.total_bytes / 10;
 }
 
 // Rows of one kind, the oldest first.
@@ -41,21 +41,20 @@ bool find_distance(Kind& kind, size_t step) {
   std::map<uint32_t, size_t> counts;
   for (size_t i = step; i < rows.size(); ++i)
     ++counts[rows[i]->operator_run - rows[i - step]->operator_run];  // may wrap
-  const auto commonest =
+  const auto most =
       std::max_element(counts.begin(), counts.end(),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (commonest == counts.end() || commonest->second * 5 < (rows.size() - step) * 4 ||
-      commonest->first == 0)
+  if (most == counts.end() || most->second * 5 < (rows.size() - step) * 4 || most->first == 0)
     return false;
-  kind.operators = commonest->first;
+  kind.operators = most->first;
   kind.per_round = step;
-  kind.regular = commonest->second;
+  kind.regular = most->second;
   kind.distances = rows.size() - step;
   return true;
 }
 
 void find_period(Kind& kind) {
-  for (size_t step = 1; step <= kMaxPerRound && kind.rows.size() >= kMinRounds * step; ++step) {
+  for (size_t step = 1; step <= kMaxPerRound && kind.rows.size() >= kLeastRounds * step; ++step) {
     if (find_distance(kind, step)) return;
   }
 }
@@ -114,7 +113,7 @@ std::vector<Kind> kinds_of(const DeviceReport& rows, bool awaiting_backward_only
   }
   std::vector<Kind> result;
   for (auto& [key, kind] : kinds) {
-    if (kind.rows.size() < kMinRounds) continue;
+    if (kind.rows.size() < kLeastRounds) continue;
     std::sort(kind.rows.begin(), kind.rows.end(),
               [](const ReportRow* a, const ReportRow* b) { return a->storage_id < b->storage_id; });
     find_period(kind);
@@ -155,7 +154,7 @@ std::optional<UnusedGraph> unused_graph(const RunOfDevice& device) {
     graph.bytes += row.nbytes.value_or(0);
     if (graph.first == nullptr || goes_before(row, *graph.first)) graph.first = &row;
   }
-  if (!is_worth_showing(graph.bytes, rows)) return std::nullopt;
+  if (!is_worth_telling(graph.bytes, rows)) return std::nullopt;
   return graph;
 }
 
@@ -164,7 +163,7 @@ std::optional<Rounds> rounds_of(const DeviceReport& rows, bool awaiting_backward
   for (Kind& kind : kinds_of(rows, awaiting_backward_only))
     by_period[{kind.rows.front()->thread, kind.operators}].push_back(std::move(kind));
   std::optional<Rounds> result;
-  int64_t max = 0;
+  int64_t most = 0;
   for (auto& [period, kinds] : by_period) {
     Rounds rounds;
     rounds.operators = period.second;
@@ -182,8 +181,8 @@ std::optional<Rounds> rounds_of(const DeviceReport& rows, bool awaiting_backward
       // The newest, as that is followed where not all are.
       rounds.examples.push_back(kind.rows.back());
     }
-    if (rounds.bytes <= max || !is_worth_showing(rounds.bytes, rows)) continue;
-    max = rounds.bytes;
+    if (rounds.bytes <= most || !is_worth_telling(rounds.bytes, rows)) continue;
+    most = rounds.bytes;
     result = std::move(rounds);
   }
   return result;
@@ -217,17 +216,17 @@ std::optional<Recurring> recurring_of(const DeviceReport& rows, uint64_t newest)
   }
   std::optional<Recurring> result;
   for (auto& [key, of_kind] : kinds) {
-    if (of_kind.size() < kMinRounds || !is_spread(of_kind, newest)) continue;
+    if (of_kind.size() < kLeastRounds || !is_spread(of_kind, newest)) continue;
     Recurring kind;
     kind.count = static_cast<int64_t>(of_kind.size());
-    kind.min = *of_kind.front()->nbytes;
+    kind.least = *of_kind.front()->nbytes;
     for (const ReportRow* const row : of_kind) {
       kind.bytes += *row->nbytes;
-      kind.min = std::min(kind.min, *row->nbytes);
-      kind.max = std::max(kind.max, *row->nbytes);
+      kind.least = std::min(kind.least, *row->nbytes);
+      kind.most = std::max(kind.most, *row->nbytes);
       if (kind.example == nullptr || row->storage_id > kind.example->storage_id) kind.example = row;
     }
-    if (is_worth_showing(kind.bytes, rows) && (!result || kind.bytes > result->bytes))
+    if (is_worth_telling(kind.bytes, rows) && (!result || kind.bytes > result->bytes))
       result = kind;
   }
   return result;
@@ -251,9 +250,9 @@ std::string rounds_sentence(const Rounds& rounds) {
 }
 
 std::string recurring_text(const Recurring& kind) {
-  const std::string each =
-      kind.min == kind.max ? readable_size(kind.min) + " each"
-                           : readable_size(kind.min) + " to " + readable_size(kind.max) + " each";
+  const std::string each = kind.least == kind.most ? readable_size(kind.least) + " each"
+                                                   : readable_size(kind.least) + " to " +
+                                                         readable_size(kind.most) + " each";
   return fmt::format("{} tensors {} stayed alive, {}, {} in all, made throughout the run: {}",
                      kind.count, kind.example->where.empty() ? "of one kind" : "from one place",
                      each, readable_size(kind.bytes), row_text(*kind.example));
@@ -290,7 +289,7 @@ std::string cache_text(const RunReport& run, const RunOfDevice& device) {
   const int64_t free = cache.whole_bytes + cache.piece_bytes + cache.private_bytes;
   const int64_t reserved_peak = device.figures.reserved_peak.value_or(0);
   const bool is_of_peak = cache.reserved_bytes >= reserved_peak - reserved_peak / 10;
-  if (!is_of_peak || free < kMinCache || free < cache.reserved_bytes / 4) return "";
+  if (!is_of_peak || free < kLeastCache || free < cache.reserved_bytes / 4) return "";
   std::string text = fmt::format("at {} reserved, LibTorch's cache had {} free",
                                  readable_size(cache.reserved_bytes), readable_size(free));
   if (cache.whole_segments > 0) {
@@ -317,7 +316,7 @@ std::string cache_text(const RunReport& run, const RunOfDevice& device) {
 }
 
 std::string pinned_text(const PinnedOfRun& pinned) {
-  if (pinned.peak_bytes < kMinBytes) return "";  // LibTorch's own copies of a value
+  if (pinned.peak_bytes < kLeastBytes) return "";  // LibTorch's own copies of a value
   std::string text = fmt::format("pinned host memory  peak {}", readable_size(pinned.peak_bytes));
   if (pinned.now_bytes != pinned.peak_bytes)
     text += fmt::format(", now {}", readable_size(pinned.now_bytes));

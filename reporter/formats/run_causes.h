@@ -46,7 +46,7 @@ std::optional<Rounds> rounds_of(const DeviceReport& rows, bool awaiting_backward
 struct Recurring {
   int64_t count = 0;
   int64_t bytes = 0;
-  int64_t min = 0, max = 0;            // bytes of each
+  int64_t least = 0, most = 0;         // bytes of each
   const ReportRow* example = nullptr;  // the newest
 };
 // Returns the kind with most bytes, not below a tenth of the rows' bytes and 1 MiB. `newest`: the

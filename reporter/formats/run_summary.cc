@@ -53,14 +53,14 @@ class Sorter {
     for (const ReportRow& row : rows.rows) {
       if (row.role != Role::kParameter) continue;
       parameters_.emplace(row.storage_id, &row);
-      are_parameters_named_ = are_parameters_named_ || !row.anonymous;
+      are_parameters_told_ = are_parameters_told_ || !row.anonymous;
     }
   }
 
   PartOfRow part_of(const ReportRow& row) const {
     switch (row.role) {
       case Role::kParameter:
-        if (!row.anonymous || !are_parameters_named_) return {Part::kParameters, row.anonymous};
+        if (!row.anonymous || !are_parameters_told_) return {Part::kParameters, row.anonymous};
         return {is_result_of_layer(row) ? Part::kActivations : Part::kLeaves, true};
       case Role::kBuffer:
         return {is_cache(row) ? Part::kCaches : Part::kBuffers};
@@ -183,7 +183,7 @@ class Sorter {
 
   const Ids after_steps_, after_baseline_;
   Ids caches_at_end_;
-  bool are_parameters_named_ = false;
+  bool are_parameters_told_ = false;
   std::unordered_map<uint64_t, const ReportRow*> parameters_;
 };
 
@@ -312,14 +312,14 @@ struct LayerEntry {
   int64_t last_number = -1;  // of equal ones
   int64_t count = 1;
   int64_t bytes = 0;  // of all
-  int64_t min = 0, max = 0;
+  int64_t least = 0, most = 0;
   bool is_sum = false;  // of what lies in a module: layer1.*
   bool has_sums = false;
 
   // Among its siblings a sum is one: its name does not show how many layers it has.
   int64_t weight() const { return is_sum ? 1 : count; }
-  int64_t smallest() const { return is_sum ? bytes : min; }
-  int64_t largest() const { return is_sum ? bytes : max; }
+  int64_t smallest() const { return is_sum ? bytes : least; }
+  int64_t largest() const { return is_sum ? bytes : most; }
   std::string parent() const { return parent_of(is_sum ? parent_of(name) : name); }
 };
 
@@ -335,7 +335,7 @@ std::vector<LayerEntry> entries_of(const Layers& layers) {
     const bool is_next = !entries.empty() && name.number >= 0 &&
                          entries.back().before == name.before &&
                          entries.back().last_number + 1 == name.number &&
-                         readable_size(entries.back().min) == readable_size(bytes);
+                         readable_size(entries.back().least) == readable_size(bytes);
     if (!is_next) {
       entries.push_back({name.number < 0 ? name.before : name.before + std::to_string(name.number),
                          name.before, name.number, 1, bytes, bytes, bytes, false});
@@ -345,8 +345,8 @@ std::vector<LayerEntry> entries_of(const Layers& layers) {
     entry.last_number = name.number;
     ++entry.count;
     entry.bytes += bytes;
-    entry.min = std::min(entry.min, bytes);
-    entry.max = std::max(entry.max, bytes);
+    entry.least = std::min(entry.least, bytes);
+    entry.most = std::max(entry.most, bytes);
   }
   return entries;
 }
@@ -391,14 +391,14 @@ bool sum_up_deepest(std::vector<LayerEntry>& entries) {
     LayerEntry sum;
     sum.name = parent + ".*";
     sum.count = 0;
-    sum.min = entries[places.front()].smallest();
+    sum.least = entries[places.front()].smallest();
     sum.is_sum = true;
     for (const size_t place : places) {
       const LayerEntry& one = entries[place];
       sum.count += one.weight();
       sum.bytes += one.bytes;
-      sum.min = std::min(sum.min, one.smallest());
-      sum.max = std::max(sum.max, one.largest());
+      sum.least = std::min(sum.least, one.smallest());
+      sum.most = std::max(sum.most, one.largest());
       sum.has_sums = sum.has_sums || one.is_sum;
       gone.insert(place);
     }
@@ -414,9 +414,10 @@ bool sum_up_deepest(std::vector<LayerEntry>& entries) {
 
 // Returns `layer1.* 28.00M (3 layers, 8.00M to 12.00M each)`.
 std::string sum_text(const LayerEntry& sum, const std::string& name) {
-  const std::string min = readable_size(sum.min), max = readable_size(sum.max);
+  const std::string least = readable_size(sum.least), most = readable_size(sum.most);
   return fmt::format("{} {} ({} {}, {} each)", name, readable_size(sum.bytes), sum.count,
-                     sum.has_sums ? "modules" : "layers", min == max ? min : min + " to " + max);
+                     sum.has_sums ? "modules" : "layers",
+                     least == most ? least : least + " to " + most);
 }
 
 // Returns `transformer.h.0 … 11: 0.82M each, wte 3.00M`, the largest first.
@@ -440,7 +441,7 @@ std::string layers_text(const Layers& layers) {
       text += fmt::format("{} {}", names[i], readable_size(entry.bytes));
     } else {
       text +=
-          fmt::format("{} … {}: {} each", names[i], entry.last_number, readable_size(entry.min));
+          fmt::format("{} … {}: {} each", names[i], entry.last_number, readable_size(entry.least));
     }
   }
   if (entries.size() <= kLayers) return text;
@@ -568,10 +569,10 @@ std::string composition_text(const Composition& composition, bool with_layers) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_string(part),
                         readable_size(composition.bytes[i]));
     // Other parts are always inferred.
-    const bool may_be_known =
+    const bool may_be_told =
         part == Part::kParameters || part == Part::kGradients || part == Part::kOptimizerState;
-    if (may_be_known) text += dtypes_text(composition.dtypes[i], composition.bytes[i]);
-    if (may_be_known && composition.inferred[i] > 0) {
+    if (may_be_told) text += dtypes_text(composition.dtypes[i], composition.bytes[i]);
+    if (may_be_told && composition.inferred[i] > 0) {
       text += composition.inferred[i] == composition.bytes[i]
                   ? " (inferred)"
                   : fmt::format(" ({} of it inferred)", readable_size(composition.inferred[i]));
@@ -801,9 +802,9 @@ std::string what_of(const Group& group) {
 }
 
 // Returns what is shown of the first groups: names that differ still do.
-std::vector<std::string> whats_of(const std::vector<Group>& groups, size_t max) {
+std::vector<std::string> whats_of(const std::vector<Group>& groups, size_t most) {
   std::vector<NameInTable> names;
-  for (size_t i = 0; i < std::min(max, groups.size()); ++i) names.push_back({what_of(groups[i])});
+  for (size_t i = 0; i < std::min(most, groups.size()); ++i) names.push_back({what_of(groups[i])});
   return table_names(names);
 }
 
@@ -837,11 +838,11 @@ std::string without_function(const std::string& place) {
 }
 
 // Returns `  110.25M  12 x 9.19M  (768, 3072) float32  h.0…11.mlp.weight at train.py:81` for each.
-std::vector<std::string> group_texts(const std::vector<Group>& groups, size_t max) {
-  constexpr size_t kMin = 72;  // of a layer's path the middle says most, too
+std::vector<std::string> group_texts(const std::vector<Group>& groups, size_t most) {
+  constexpr size_t kLeast = 72;  // of a layer's path the middle says most, too
   std::vector<std::string> figures, places;
   std::vector<NameInTable> whats;
-  for (size_t i = 0; i < std::min(max, groups.size()); ++i) {
+  for (size_t i = 0; i < std::min(most, groups.size()); ++i) {
     const Group& group = groups[i];
     const std::string count = group.count == 1 ? ""
                               : group.same_size
@@ -854,7 +855,7 @@ std::vector<std::string> group_texts(const std::vector<Group>& groups, size_t ma
     const size_t room = kWidth - std::min(kWidth, count_characters(figures.back()));
     if (count_characters(what) + count_characters(place) > room) place = without_function(place);
     const size_t taken = count_characters(place);
-    whats.push_back({what, taken + kMin < room ? room - taken : kMin});
+    whats.push_back({what, taken + kLeast < room ? room - taken : kLeast});
     places.push_back(place);
   }
   std::vector<std::string> texts = table_names(whats);
@@ -882,13 +883,13 @@ std::vector<Group> differences_of(const RunOfDevice& device) {
 // Returns how many of the differences are shown: the largest, and more until there is one of each
 // sign.
 size_t shown_differences(const std::vector<Group>& groups) {
-  const size_t max = std::min(groups.size(), kGrowing);
+  const size_t most = std::min(groups.size(), kGrowing);
   const auto is_other = [&](const Group& group) {
     return (group.bytes < 0) != (groups.front().bytes < 0);
   };
   const auto other = std::find_if(groups.begin(), groups.end(), is_other);
   const auto place = static_cast<size_t>(other - groups.begin());
-  return other == groups.end() || place < max ? max : max + 1;
+  return other == groups.end() || place < most ? most : most + 1;
 }
 
 std::string growth_text(const RunReport& run, const RunOfDevice& device) {
@@ -978,34 +979,33 @@ void add_cause(std::vector<std::string>& lines, const std::string& text) {
 }
 
 // All that is reported of a device, in the order in which it is printed.
-struct DeviceLines {
+struct Told {
   std::vector<std::string> head, largest, states;
 };
 
-DeviceLines lines_on(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu) {
-  DeviceLines device_lines;
-  add_wrapped(device_lines.head, head_of(run, device));
+Told tell_of(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu) {
+  Told told;
+  add_wrapped(told.head, head_of(run, device));
   const Composition composition = compose(device.peak, device);
   const std::string parts = composition_text(composition, true);
   const bool is_rounded = device.figures.allocated_peak.has_value() &&
                           *device.figures.allocated_peak != device.peak.total_bytes;
   const std::string requested =
       is_rounded ? readable_size(device.peak.total_bytes) + " requested: " : "";
-  if (!parts.empty()) add_wrapped(device_lines.head, "  " + requested + parts);
+  if (!parts.empty()) add_wrapped(told.head, "  " + requested + parts);
   if (composition.nameless > 0)
-    device_lines.head.push_back("  without a name or a layer: " +
-                                readable_size(composition.nameless));
-  add_cause(device_lines.head, unused_graph_text(run, device));
-  add_cause(device_lines.head, rounds_text(run, device));
-  add_cause(device_lines.head, recurring_text(run, device));
-  add_cause(device_lines.head, cache_text(run, device));
-  add_cause(device_lines.head, held_at_peak_text(run, device));
+    told.head.push_back("  without a name or a layer: " + readable_size(composition.nameless));
+  add_cause(told.head, unused_graph_text(run, device));
+  add_cause(told.head, rounds_text(run, device));
+  add_cause(told.head, recurring_text(run, device));
+  add_cause(told.head, cache_text(run, device));
+  add_cause(told.head, held_at_peak_text(run, device));
   const std::vector<Group> groups = groups_of(device.peak, device);
-  const size_t max = is_beside_gpu ? kLargestBesideGpu : kLargest;
-  device_lines.largest = group_texts(groups, max);
-  if (!is_beside_gpu) add_states(device_lines.states, run, device);
-  add_external(device_lines.states, device);
-  return device_lines;
+  const size_t most = is_beside_gpu ? kLargestBesideGpu : kLargest;
+  told.largest = group_texts(groups, most);
+  if (!is_beside_gpu) add_states(told.states, run, device);
+  add_external(told.states, device);
+  return told;
 }
 
 std::string reads_text(const ZeroReads& reads) {
@@ -1035,18 +1035,18 @@ std::string files_text(const UnrealFiles& files, const std::string& folder) {
       files.count == 1 ? "it" : "they");
 }
 
-size_t count_lines(const std::vector<DeviceLines>& devices, size_t largest, bool with_states) {
+size_t count_lines(const std::vector<Told>& devices, size_t largest, bool with_states) {
   size_t lines = 0;
-  for (const DeviceLines& device_lines : devices) {
-    lines += device_lines.head.size() + std::min(device_lines.largest.size(), largest) +
-             (with_states ? device_lines.states.size() : 0);
+  for (const Told& told : devices) {
+    lines += told.head.size() + std::min(told.largest.size(), largest) +
+             (with_states ? told.states.size() : 0);
   }
   return lines;
 }
 
-void append(std::vector<std::string>& lines, const std::vector<std::string>& more, size_t max) {
+void append(std::vector<std::string>& lines, const std::vector<std::string>& more, size_t most) {
   lines.insert(lines.end(), more.begin(),
-               more.begin() + static_cast<std::ptrdiff_t>(std::min(more.size(), max)));
+               more.begin() + static_cast<std::ptrdiff_t>(std::min(more.size(), most)));
 }
 
 // Returns whether the comma is one of a shape's, as of (16, 2048, 128).
@@ -1084,15 +1084,15 @@ void add_wrapped(std::vector<std::string>& lines, const std::string& text) {
   if (!line.empty()) lines.push_back(line);
 }
 
-std::string largest_rows(const DeviceReport& rows, const RunOfDevice& run, size_t max) {
+std::string largest_rows(const DeviceReport& rows, const RunOfDevice& run, size_t most) {
   std::string text;
   const std::vector<Group> groups = groups_of(rows, run);
-  const std::vector<std::string> whats = whats_of(groups, max);
+  const std::vector<std::string> whats = whats_of(groups, most);
   for (size_t i = 0; i < whats.size(); ++i) {
     text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", readable_size(groups[i].bytes),
                         whats[i], holder_text(groups[i]));
   }
-  if (groups.size() > max) text += fmt::format(", {} more", groups.size() - max);
+  if (groups.size() > most) text += fmt::format(", {} more", groups.size() - most);
   return text;
 }
 
@@ -1182,20 +1182,20 @@ std::vector<PartBytes> composition_of(const DeviceReport& rows, const RunOfDevic
   return result;
 }
 
-std::string run_summary(const RunReport& run, size_t max_lines) {
+std::string run_summary(const RunReport& run, size_t most_lines) {
   constexpr size_t kFewRows = 3;
   const bool has_gpu =
       std::any_of(run.devices.begin(), run.devices.end(),
                   [](const RunOfDevice& device) { return device.peak.device.is_cuda(); });
-  std::vector<DeviceLines> devices;
+  std::vector<Told> devices;
   for (const RunOfDevice& device : run.devices)
-    devices.push_back(lines_on(run, device, has_gpu && device.peak.device.is_cpu()));
+    devices.push_back(tell_of(run, device, has_gpu && device.peak.device.is_cpu()));
   const bool has_reads = run.reads && run.reads->count > 0;
   const bool has_files = run.unreal_files && run.unreal_files->count > 0;
   const bool has_libraries = !run.libraries.empty();
   std::vector<std::string> pinned;
   if (run.pinned) add_wrapped(pinned, pinned_text(*run.pinned));
-  const size_t room = max_lines - 1 - (has_reads ? 1 : 0) - (has_files ? 1 : 0) -
+  const size_t room = most_lines - 1 - (has_reads ? 1 : 0) - (has_files ? 1 : 0) -
                       (has_libraries ? 1 : 0) - pinned.size();
   size_t largest = kLargest;
   while (largest > kFewRows && count_lines(devices, largest, true) > room) --largest;
@@ -1204,10 +1204,10 @@ std::string run_summary(const RunReport& run, size_t max_lines) {
 
   std::vector<std::string> lines = {"memledger: " + run.title +
                                     (run.hint.empty() ? "" : "; " + run.hint)};
-  for (const DeviceLines& device_lines : devices) {
-    append(lines, device_lines.head, device_lines.head.size());
-    append(lines, device_lines.largest, largest);
-    if (with_states) append(lines, device_lines.states, device_lines.states.size());
+  for (const Told& told : devices) {
+    append(lines, told.head, told.head.size());
+    append(lines, told.largest, largest);
+    if (with_states) append(lines, told.states, told.states.size());
   }
   if (lines.size() > room + 1) {
     const size_t left_out = lines.size() - room;

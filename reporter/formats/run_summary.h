@@ -162,7 +162,7 @@ struct GroupedRows {
 std::vector<GroupedRows> grouped_rows(const DeviceReport& rows, const RunOfDevice& run);
 
 // Returns the largest groups of rows, and who holds them: `1.50G aten::linear, held by …`.
-std::string largest_rows(const DeviceReport& rows, const RunOfDevice& run, size_t max);
+std::string largest_rows(const DeviceReport& rows, const RunOfDevice& run, size_t most);
 
 // Adds the text, broken into lines after commas; those after the first are indented.
 void add_wrapped(std::vector<std::string>& lines, const std::string& text);
@@ -171,6 +171,6 @@ void add_wrapped(std::vector<std::string>& lines, const std::string& text);
 std::string without_indices(std::string text);
 
 // Returns at most so many lines, each ended: with many devices fewer of each. Cost grows with rows.
-std::string run_summary(const RunReport& run, size_t max_lines);
+std::string run_summary(const RunReport& run, size_t most_lines);
 
 }  // namespace memledger

@@ -91,12 +91,12 @@ std::ostream& operator<<(std::ostream& out, const WhyAlive& why) {
   for (const NamedReference& name : why.names) {
     out << (name.same_tensor ? "  name: " : "  also on its storage: ") << name << '\n';
   }
-  constexpr size_t kMaxSlots = 20;
-  for (size_t i = 0; i < std::min(why.saved.size(), kMaxSlots); ++i) {
+  constexpr size_t kMostSlots = 20;
+  for (size_t i = 0; i < std::min(why.saved.size(), kMostSlots); ++i) {
     out << "  saved for backward: " << why.saved[i] << '\n';
   }
-  if (why.saved.size() > kMaxSlots)
-    out << fmt::format("  and {} more saved slots\n", why.saved.size() - kMaxSlots);
+  if (why.saved.size() > kMostSlots)
+    out << fmt::format("  and {} more saved slots\n", why.saved.size() - kMostSlots);
   if (why.tensor_references.has_value())
     out << fmt::format("  references to the tensor: {}\n", *why.tensor_references);
   out << fmt::format("  tensors on the storage: {}, of which {} known\n",

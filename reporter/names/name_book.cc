@@ -111,17 +111,17 @@ std::string path_of_owner(const std::string& name) {
 }
 
 // Returns the names that the program gave to tensors that are not among those named.
-std::vector<ProgramNames::Living> other_program_names(const std::vector<NamedTensor>& named) {
+std::vector<ProgramNames::Living> told_beside(const std::vector<NamedTensor>& named) {
   if (ProgramNames::global().empty()) return {};
   std::unordered_set<const c10::TensorImpl*> known;
   for (const NamedTensor& one : named) known.insert(one.tensor.unsafeGetTensorImpl());
-  std::vector<ProgramNames::Living> others = ProgramNames::global().living();
-  others.erase(std::remove_if(others.begin(), others.end(),
-                              [&known](const ProgramNames::Living& living) {
-                                return known.count(living.tensor.unsafeGetTensorImpl()) > 0;
-                              }),
-               others.end());
-  return others;
+  std::vector<ProgramNames::Living> told = ProgramNames::global().living();
+  told.erase(std::remove_if(told.begin(), told.end(),
+                            [&known](const ProgramNames::Living& living) {
+                              return known.count(living.tensor.unsafeGetTensorImpl()) > 0;
+                            }),
+             told.end());
+  return told;
 }
 
 at::Tensor lock(const WeakTensor& weak) {
@@ -361,14 +361,13 @@ void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
 }
 
 std::vector<NamedTensor> NameBook::read(std::vector<UnreadGradient>* unread) const {
-  return read(/*with_program_names=*/true, unread);
+  return read(/*with_told=*/true, unread);
 }
 std::vector<NamedTensor> NameBook::read_added(std::vector<UnreadGradient>* unread) const {
-  return read(/*with_program_names=*/false, unread);
+  return read(/*with_told=*/false, unread);
 }
 
-std::vector<NamedTensor> NameBook::read(bool with_program_names,
-                                        std::vector<UnreadGradient>* unread) const {
+std::vector<NamedTensor> NameBook::read(bool with_told, std::vector<UnreadGradient>* unread) const {
   EntryVector<ModuleEntry> modules;
   EntryVector<ScriptEntry> scripts;
   EntryVector<OptimizerEntry> optimizers;
@@ -478,9 +477,9 @@ std::vector<NamedTensor> NameBook::read(bool with_program_names,
       given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
   }
   // Names that the runner saw the program give come after those that were registered.
-  std::vector<ProgramNames::Living> program_names;
-  if (with_program_names) program_names = other_program_names(result);
-  for (const ProgramNames::Living& living : program_names) {
+  std::vector<ProgramNames::Living> told;
+  if (with_told) told = told_beside(result);
+  for (const ProgramNames::Living& living : told) {
     if (living.role == Role::kOptimizerState) continue;
     if (living.role == Role::kParameter) {
       const size_t first = result.size();
@@ -531,9 +530,9 @@ std::vector<NamedTensor> NameBook::read(bool with_program_names,
       }
     }
   }
-  program_names.clear();
-  if (with_program_names) program_names = other_program_names(result);
-  for (const ProgramNames::Living& living : program_names) {
+  told.clear();
+  if (with_told) told = told_beside(result);
+  for (const ProgramNames::Living& living : told) {
     if (living.role == Role::kOptimizerState)
       add(living.name, living.role, living.module, living.tensor);
   }

@@ -99,7 +99,7 @@ class NameBook {
   std::vector<NamedTensor> read_added(std::vector<UnreadGradient>* unread = nullptr) const;
 
  private:
-  std::vector<NamedTensor> read(bool with_program_names, std::vector<UnreadGradient>* unread) const;
+  std::vector<NamedTensor> read(bool with_told, std::vector<UnreadGradient>* unread) const;
 
   struct Entries;
   std::unique_ptr<Entries> entries_;

@@ -22,8 +22,8 @@
 #include "registry/registry.h"
 #include "reporter/names/module_type.h"
 #include "reporter/names/optimizer_state.h"
-#include "reporter/names/registered_names.h"
 #include "reporter/names/script_module.h"
+#include "reporter/names/told_names.h"
 
 namespace memledger {
 namespace {
@@ -31,9 +31,9 @@ namespace {
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 using Hold = std::lock_guard<ForkSafeMutex>;
 
-constexpr size_t kMinPrune = 1024;
-constexpr size_t kMinKept = size_t{1} << 14;
-constexpr size_t kMinRoots = 1024;
+constexpr size_t kLeastPrune = 1024;
+constexpr size_t kLeastKept = size_t{1} << 14;
+constexpr size_t kLeastRoots = 1024;
 
 // A module that is part of no other one.
 struct Root {
@@ -50,7 +50,7 @@ struct Building {
   size_t root;
   std::vector<std::string> paths;
 };
-constexpr size_t kMaxBuildings = 256;
+constexpr size_t kMostBuildings = 256;
 
 // The root of parameters that are known by their optimizer only.
 constexpr size_t kNoRoot = ~size_t{0};
@@ -119,11 +119,11 @@ struct ProgramNames::Table {
   std::unordered_map<uint64_t, KeptPlace> kept;
   std::unordered_map<const void*, Building> buildings;
   std::vector<size_t> free_roots;  // nothing refers to them
-  size_t sort_roots_at = kMinRoots;
+  size_t sort_roots_at = kLeastRoots;
   std::optional<GradientNotes::Wanted> gradients;
   uint64_t next_sequence = 1;
-  size_t prune_at = kMinPrune;
-  size_t prune_kept_at = kMinKept;
+  size_t prune_at = kLeastPrune;
+  size_t prune_kept_at = kLeastKept;
 
   std::atomic<bool> empty{true};
 
@@ -175,7 +175,7 @@ size_t ProgramNames::Table::new_root(const std::string& type) {
     for (size_t root = roots.size(); root-- > 0;) {
       if (!is_used[root]) free_roots.push_back(root);
     }
-    sort_roots_at = std::max(kMinRoots, 2 * (roots.size() - free_roots.size()));
+    sort_roots_at = std::max(kLeastRoots, 2 * (roots.size() - free_roots.size()));
   }
   if (free_roots.empty()) {
     roots.emplace_back();
@@ -250,7 +250,7 @@ void ProgramNames::Table::note_registered(const void* module, const std::string&
   std::vector<Known> dropped;  // let go of without the lock
   const Hold hold(lock);
   if (!gradients.has_value()) gradients.emplace();
-  if (buildings.size() >= kMaxBuildings) buildings.clear();
+  if (buildings.size() >= kMostBuildings) buildings.clear();
   const auto former = buildings.find(module);
   // A module that has ended may have been at this address.
   const bool is_new = former == buildings.end() || !roots[former->second.root].is_provisional ||
@@ -339,7 +339,7 @@ void ProgramNames::Table::prune(std::vector<Known>& dropped) {
     dropped.push_back(std::move(one->second));
     known.erase(one++);
   }
-  prune_at = std::max(kMinPrune, 2 * known.size());
+  prune_at = std::max(kLeastPrune, 2 * known.size());
 }
 
 void ProgramNames::Table::prune_kept() {
@@ -352,7 +352,7 @@ void ProgramNames::Table::prune_kept() {
   for (auto one = kept.begin(); one != kept.end();) {
     matter.count(one->first) > 0 ? void(++one) : void(kept.erase(one++));
   }
-  prune_kept_at = std::max(kMinKept, 2 * kept.size());
+  prune_kept_at = std::max(kLeastKept, 2 * kept.size());
 }
 
 std::string ProgramNames::Table::prefix_of(const Place& place) const {
@@ -397,7 +397,7 @@ ProgramNames& ProgramNames::global() {
 }
 
 bool ProgramNames::empty() const noexcept {
-  return table_->empty.load(std::memory_order_acquire) && RegisteredNames::global().empty();
+  return table_->empty.load(std::memory_order_acquire) && ToldNames::global().empty();
 }
 
 void ProgramNames::note(const torch::nn::Module& module) noexcept {
@@ -505,8 +505,8 @@ std::vector<ProgramNames::Living> ProgramNames::living() const {
   };
   // Declared before the lock, and made strong after it: Python takes a lock of its own when its
   // tensors get or lose references.
-  std::vector<Living> registered = RegisteredNames::global().living();
-  auto only_registered = registered.end();
+  std::vector<Living> told = ToldNames::global().living();
+  auto only_told = told.end();
   std::vector<Candidate> candidates;
   {
     const Hold hold(table_->lock);
@@ -519,27 +519,26 @@ std::vector<ProgramNames::Living> ProgramNames::living() const {
       });
       candidates.push_back({known.sequence, known.tensor, std::move(living)});
     }
-    only_registered =
-        std::stable_partition(registered.begin(), registered.end(), [&](const Living& living) {
-          return table_->known.count(living.tensor.unsafeGetTensorImpl()) == 0;
-        });
+    only_told = std::stable_partition(told.begin(), told.end(), [&](const Living& living) {
+      return table_->known.count(living.tensor.unsafeGetTensorImpl()) == 0;
+    });
   }
   std::sort(candidates.begin(), candidates.end(),
             [](const Candidate& a, const Candidate& b) { return a.sequence < b.sequence; });
   std::vector<Living> result;
-  result.reserve(candidates.size() + registered.size());
+  result.reserve(candidates.size() + told.size());
   for (Candidate& one : candidates) {
     auto held = one.tensor.lock();
     if (!held) continue;
     one.living.tensor = at::Tensor(std::move(held));
     result.push_back(std::move(one.living));
   }
-  std::move(registered.begin(), only_registered, std::back_inserter(result));
+  std::move(told.begin(), only_told, std::back_inserter(result));
   return result;
 }
 
 std::vector<ProgramNames::Kept> ProgramNames::kept() const {
-  std::vector<Kept> result = RegisteredNames::global().kept();
+  std::vector<Kept> result = ToldNames::global().kept();
   const Hold hold(table_->lock);
   result.reserve(result.size() + table_->kept.size());
   for (const auto& [id, place] : table_->kept) {

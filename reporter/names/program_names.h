@@ -63,11 +63,11 @@ class ProgramNames {
   bool empty() const noexcept;
 
   using Living = LivingName;
-  // Returns what lives, in order of first sight. Includes what RegisteredNames knows.
+  // Returns what lives, in order of first sight. Includes what ToldNames knows.
   std::vector<Living> living() const;
   using Kept = KeptName;
-  // Returns the names of storages, those that have ended as well, by id. Includes what
-  // RegisteredNames knows.
+  // Returns the names of storages, those that have ended as well, by id. Includes what ToldNames
+  // knows.
   std::vector<Kept> kept() const;
 
  private:

@@ -152,8 +152,8 @@ Convolution convolution_of(const at::Tensor& x, const at::Tensor& w, const c10::
 
 // aten::cudnn_convolution(self, weight, padding, stride, dilation, …)
 void begin_forward(c10::ArrayRef<const c10::IValue> in, Scope& scope) {
-  constexpr size_t kMinInputs = 5;
-  if (in.size() < kMinInputs || !in[0].isTensor() || !in[1].isTensor()) return;
+  constexpr size_t kLeastInputs = 5;
+  if (in.size() < kLeastInputs || !in[0].isTensor() || !in[1].isTensor()) return;
   scope.convolution = convolution_of(in[0].toTensor(), in[1].toTensor(), in[3], in[4]);
 }
 
@@ -274,7 +274,7 @@ void write_calibration() {
   }
   const absl::Status status = write_file(state().file + "." + std::to_string(getpid()),
                                          "calibration", virtual_gpu::calibration_json(calibration));
-  if (!status.ok()) print_message({std::string(status.message())});
+  if (!status.ok()) tell({std::string(status.message())});
 }
 
 }  // namespace memledger::inside

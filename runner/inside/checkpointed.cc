@@ -6,17 +6,17 @@
 
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
-#include "reporter/names/registered_names.h"
+#include "reporter/names/told_names.h"
 
 namespace memledger::inside {
 namespace {
 
-constexpr size_t kMinCheckpointed = size_t{1} << 14;
+constexpr size_t kLeastCheckpointed = size_t{1} << 14;
 
 struct Checkpointed {
   ForkSafeMutex lock;
   std::unordered_set<uint64_t> ids;
-  size_t prune_at = kMinCheckpointed;
+  size_t prune_at = kLeastCheckpointed;
 };
 
 Checkpointed& checkpointed() {
@@ -32,7 +32,7 @@ void prune_checkpointed() {
   for (auto id = all.ids.begin(); id != all.ids.end();)
     // What was made since is not among them.
     *id > last || matter.count(*id) > 0 ? void(++id) : void(id = all.ids.erase(id));
-  all.prune_at = std::max(kMinCheckpointed, 2 * all.ids.size());
+  all.prune_at = std::max(kLeastCheckpointed, 2 * all.ids.size());
 }
 
 }  // namespace

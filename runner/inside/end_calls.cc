@@ -41,7 +41,7 @@ void add(Observer (&observers)[4], Observer observer) {
 // Calls the last one first, as atexit() does: libmemledger.so writes its report before the rest is
 // called.
 template <typename Observer, typename... Arguments>
-void notify(Observer (&observers)[4], Arguments... arguments) {
+void tell(Observer (&observers)[4], Arguments... arguments) {
   for (size_t i = sizeof observers / sizeof *observers; i-- > 0;) {
     const Observer observer = __atomic_load_n(&observers[i], __ATOMIC_ACQUIRE);
     if (observer != nullptr) observer(arguments...);
@@ -83,7 +83,7 @@ bool is_default(const struct sigaction& action) { return action.sa_handler == SI
 
 bool is_ours(Handler handler) { return handler == ours.sa_handler; }
 
-void notify_own_action(int number) {
+void tell_own_action(int number) {
   const OwnActionObserver observer = __atomic_load_n(&action_observer, __ATOMIC_ACQUIRE);
   if (observer != nullptr) observer(number);
 }
@@ -173,7 +173,7 @@ Handler set_handler(RealFunction<SetHandler>& real, int number, Handler handler)
   struct sigaction before {};
   before.sa_handler = real.get()(number, handler);
   if (before.sa_handler == SIG_ERR) return SIG_ERR;
-  if (handler != SIG_HOLD) notify_own_action(number);  // which sets no action
+  if (handler != SIG_HOLD) tell_own_action(number);  // which sets no action
   show(before, once);
   return before.sa_handler;
 }
@@ -222,7 +222,7 @@ MEMLEDGER_IN_FRONT int sigaction(int number, const struct sigaction* action,
   if (!is_replaced(number)) return real_sigaction.get()(number, action, before);
   const bool sets_own = action != nullptr && !is_default(*action);
   const int result = set_action(number, action, before);
-  if (result == 0 && sets_own) notify_own_action(number);
+  if (result == 0 && sets_own) tell_own_action(number);
   return result;
 }
 
@@ -263,19 +263,19 @@ MEMLEDGER_IN_FRONT Handler sigset(int number, Handler handler) noexcept {
 }
 
 MEMLEDGER_IN_FRONT void _exit(int status) {
-  notify(sudden_exit_observers, status);
+  tell(sudden_exit_observers, status);
   if (real__exit.get() != nullptr) real__exit.get()(status);
   while (true) syscall(SYS_exit_group, status);
 }
 MEMLEDGER_IN_FRONT void _Exit(int status) { _exit(status); }
 
 MEMLEDGER_IN_FRONT void exit(int status) noexcept {
-  notify(exit_observers, real_exit.get(), status);
+  tell(exit_observers, real_exit.get(), status);
   if (real_exit.get() != nullptr) real_exit.get()(status);
   _exit(status);
 }
 MEMLEDGER_IN_FRONT void quick_exit(int status) noexcept {
-  notify(exit_observers, real_quick_exit.get(), status);
+  tell(exit_observers, real_quick_exit.get(), status);
   if (real_quick_exit.get() != nullptr) real_quick_exit.get()(status);
   _exit(status);
 }

@@ -80,7 +80,7 @@ std::string held_text(const DeviceReport& device) {
   return text;
 }
 
-bool is_reported(int number) { return number <= 8 || (number & (number - 1)) == 0; }
+bool is_told(int number) { return number <= 8 || (number & (number - 1)) == 0; }
 
 }  // namespace
 
@@ -105,7 +105,7 @@ bool search_and_wait() noexcept {
 }
 
 void note_failure() noexcept {
-  if (searcher.load() == nullptr || !is_reported(failures.fetch_add(1) + 1)) return;
+  if (searcher.load() == nullptr || !is_told(failures.fetch_add(1) + 1)) return;
   try {
     std::string text;
     if (failures.load() > 1) {

@@ -30,7 +30,7 @@ namespace {
 
 using torch::autograd::Node;
 
-constexpr size_t kMaxShown = 2;       // of a row
+constexpr size_t kMaxTold = 2;        // of a row
 constexpr size_t kLargestAlike = 10;  // kinds of rows whose holders are looked for to the end
 constexpr size_t kEachAlike = 3;
 constexpr size_t kMaxNodes = 200'000;
@@ -87,7 +87,7 @@ struct Search {
   std::unordered_map<uint64_t, Sought> sought;
   std::vector<Root> roots;
   std::vector<SavedInGraph> saved;
-  std::unordered_set<uint64_t> saved_ids;  // that graphs have saved
+  std::unordered_set<uint64_t> told;  // that graphs have saved
 };
 
 struct Holders {
@@ -125,10 +125,10 @@ class BorrowedTensor {
 
 std::string text_of(const std::vector<std::string>& names) {
   std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kMaxShown); ++i)
+  for (size_t i = 0; i < std::min(names.size(), kMaxTold); ++i)
     text.append(i == 0 ? "" : ", ").append(names[i]);
-  if (names.size() > kMaxShown)
-    text.append(", ").append(std::to_string(names.size() - kMaxShown)).append(" more");
+  if (names.size() > kMaxTold)
+    text.append(", ").append(std::to_string(names.size() - kMaxTold)).append(" more");
   return text;
 }
 
@@ -233,7 +233,7 @@ void look_into_graphs(Search& search) {
     if (found == search.sought.end() || root < 0 || found->second.keys.count(root) > 0 ||
         found->second.is_explained())
       continue;
-    if (search.saved_ids.insert(row.storage_id).second)
+    if (search.told.insert(row.storage_id).second)
       search.saved.push_back({row.storage_id, root, row.node + "." + row.slot});
   }
 }

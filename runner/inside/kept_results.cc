@@ -57,7 +57,7 @@ struct Results {
   // is_looking is changed with the lock, and LibTorch is called for it without.
   std::atomic<bool> is_looking{false};
   std::atomic<at::CallbackHandle> callback{0};
-  std::atomic<bool> is_switching{false};
+  std::atomic<bool> is_telling{false};
 };
 
 Results& results() {
@@ -91,20 +91,20 @@ bool may_walk(const Results& results) {
 
 // Has LibTorch call us as is_looking says. Call it without the lock, as LibTorch takes its own. A
 // thread that finds another one at it leaves it to that one.
-void switch_callback(Results& results) {
+void tell_whether_looking(Results& results) {
   const at::CallbackHandle callback = results.callback.load();
   if (callback == 0) return;
-  bool looking = false;
+  bool told = false;
   do {
-    if (results.is_switching.exchange(true)) return;
-    looking = results.is_looking.load();
-    if (looking) {
+    if (results.is_telling.exchange(true)) return;
+    told = results.is_looking.load();
+    if (told) {
       at::reenableCallback(callback);
     } else {
       at::disableCallback(callback);
     }
-    results.is_switching.store(false);
-  } while (results.is_looking.load() != looking);
+    results.is_telling.store(false);
+  } while (results.is_looking.load() != told);
 }
 
 // The operator's inputs: what it returns of them, it has not made.
@@ -171,7 +171,7 @@ bool note(Results& results, const at::Tensor& tensor, std::string op) {
 void note(const at::Tensor& tensor, const Inputs& inputs, const at::RecordFunction& fn) {
   if (!tensor.defined() || inputs.has(tensor)) return;
   Results& results = inside::results();
-  if (!note(results, tensor, fn.name())) switch_callback(results);
+  if (!note(results, tensor, fn.name())) tell_whether_looking(results);
 }
 
 void note_results(const at::RecordFunction& fn, at::ObserverContext* context) {
@@ -218,8 +218,8 @@ std::vector<Kept> results_before(uint64_t now) {
 
 void append(HoldersById& holders, HoldersById more) {
   for (auto& [id, names] : more) {
-    std::vector<std::string>& of_storage = holders[id];
-    for (std::string& name : names) of_storage.push_back(std::move(name));
+    std::vector<std::string>& told = holders[id];
+    for (std::string& name : names) told.push_back(std::move(name));
   }
 }
 
@@ -340,12 +340,12 @@ bool is_power_of_two(uint64_t number) { return (number & (number - 1)) == 0; }
 
 void add_graph(HoldersById& holders, const at::Tensor& root, const std::string& name,
                SavedCounts* counts) {
-  std::unordered_set<uint64_t> saved_ids;
+  std::unordered_set<uint64_t> told;
   try {
     for (const SavedTensorRow& row : saved_for_backward(root).rows()) {
       if (counts != nullptr) ++(*counts)[row.tensor];
       // One of the slots that have it.
-      if (row.storage_id != 0 && saved_ids.insert(row.storage_id).second)
+      if (row.storage_id != 0 && told.insert(row.storage_id).second)
         holders[row.storage_id].push_back(row.node + "." + row.slot + " in the graph of " + name);
     }
   } catch (const c10::Error&) {
@@ -365,7 +365,7 @@ void look_at_results() noexcept {
                                   .needsOutputs(true)
                                   .scopes({at::RecordScope::FUNCTION})));
     // Changes meanwhile could not be followed.
-    if (!results.is_looking.load()) switch_callback(results);
+    if (!results.is_looking.load()) tell_whether_looking(results);
   } catch (...) {
     // Without memory, nobody is said to hold anything.
   }
@@ -384,7 +384,7 @@ void note_end_of_step() noexcept {
       is_due = step <= kFirstSteps + 1 || is_power_of_two(step - 1);
       changes = results.is_looking.exchange(looks_next) != looks_next;
     }
-    if (changes) switch_callback(results);
+    if (changes) tell_whether_looking(results);
     if (!is_due || step == 1) return;
     HoldersById held = walk(step, kMaxGraphs, {});
     const std::lock_guard<ForkSafeMutex> hold(results.lock);
@@ -403,8 +403,8 @@ void add_kept_results(HoldersById& holders, const LineOfStorage& line_of) {
     for (const auto& [id, names] : results.held) all.try_emplace(id, names);
   }
   for (auto& [id, names] : all) {
-    std::vector<std::string>& of_storage = holders[id];
-    of_storage.insert(of_storage.end(), names.begin(), names.end());
+    std::vector<std::string>& told = holders[id];
+    told.insert(told.end(), names.begin(), names.end());
   }
 }
 

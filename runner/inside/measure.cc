@@ -136,10 +136,10 @@ std::string allocator_settings() {
 enum class Detail : uint8_t { kFigures, kAll };
 
 const prediction::MeasuredDevice* fullest(const std::vector<prediction::MeasuredDevice>& devices) {
-  const auto largest = std::max_element(
+  const auto most = std::max_element(
       devices.begin(), devices.end(),
       [](const auto& a, const auto& b) { return a.process_peak < b.process_peak; });
-  return largest == devices.end() ? nullptr : &*largest;
+  return most == devices.end() ? nullptr : &*most;
 }
 
 // The one with names, unless the peak has moved since.
@@ -224,7 +224,7 @@ void write(Ended ended, const std::string& cause, Detail detail) {
   if (detail == Detail::kAll) measurement.peak = peak_of(*fullest(measurement.devices));
   const absl::Status status =
       write_file(path_of_this_process(".json"), "measurement", prediction::to_json(measurement));
-  if (!status.ok()) print_message({std::string(status.message())});
+  if (!status.ok()) tell({std::string(status.message())});
 }
 
 void write_safely(Ended ended, const std::string& cause = "",
@@ -234,7 +234,7 @@ void write_safely(Ended ended, const std::string& cause = "",
     if (ended != Ended::kNot) write_calibration();
     write(ended, cause, detail);
   } catch (const std::exception& error) {
-    print_message({"memledger: no measurement: ", first_line(error.what())});
+    tell({"memledger: no measurement: ", first_line(error.what())});
   }
   is_measuring = false;
 }
@@ -355,7 +355,7 @@ void end_or_go_on() {
   write_safely(Ended::kAfterStep);
 }
 
-void report_progress(const char* op) {
+void tell_progress(const char* op) {
   Measure& measure = inside::measure();
   thread_local uint32_t operators = 0;
   if (++operators % 64 != 0) return;
@@ -378,10 +378,10 @@ void report_progress(const char* op) {
 }
 
 // A loop that would not end in time: the runner ends this run and makes it again with a cap.
-void report_size_loop() {
+void tell_size_loop() {
   const std::optional<virtual_gpu::SizeLoop> loop = virtual_gpu::found_size_loop();
-  static std::atomic<bool> is_reported{false};
-  if (!loop || is_reported.exchange(true)) return;
+  static std::atomic<bool> is_told{false};
+  if (!loop || is_told.exchange(true)) return;
   const std::string text = prediction::size_loop_text({loop->driver, loop->place, loop->is_same});
   (void)write_file(measure().folder + "/" + prediction::kSizeLoop, "loop", text);
 }
@@ -512,8 +512,8 @@ std::unique_ptr<at::ObserverContext> on_operator_or_step(const at::RecordFunctio
     return nullptr;
   }
   try {
-    report_progress(fn.name());
-    report_size_loop();
+    tell_progress(fn.name());
+    tell_size_loop();
     if (!at::GradMode::is_enabled()) {
       if (step_scopes == 0) {
         note_evaluation(fn);
@@ -664,13 +664,13 @@ void measure_if_asked() {
                             .needsInputs(true)
                             .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE,
                                      at::RecordScope::BACKWARD_FUNCTION}));
-  register_python_names_soon();
+  tell_python_names_soon();
 }
 
 void measure_main_begins() {
   if (measure().process.load() == 0) return;
   std::atexit(&write_at_exit);
-  register_python_names_now();
+  tell_python_names_now();
 }
 
 void measure_before_python_ends() {

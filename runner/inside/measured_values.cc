@@ -110,12 +110,12 @@ std::string module_of(uint64_t parameter, size_t device) {
   return "";
 }
 
-void keep_largest(std::map<std::string, int64_t>& bytes_by_name, size_t max) {
-  if (bytes_by_name.size() <= max) return;
+void keep_largest(std::map<std::string, int64_t>& bytes_by_name, size_t most) {
+  if (bytes_by_name.size() <= most) return;
   std::vector<std::pair<int64_t, std::string>> all;
   for (const auto& [name, bytes] : bytes_by_name) all.emplace_back(-bytes, name);
   std::sort(all.begin(), all.end());
-  for (size_t i = max; i < all.size(); ++i) bytes_by_name.erase(all[i].second);
+  for (size_t i = most; i < all.size(); ++i) bytes_by_name.erase(all[i].second);
 }
 
 bool may_be_recomputed(const ReportRow& row) {

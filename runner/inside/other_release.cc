@@ -42,7 +42,7 @@ void write_new_file(const char* path, const char* text) {
 }
 
 // What Python calls at the program's end: the figures as JSON, and in words.
-void write_figures(const char* json, const char* words) {
+void tell(const char* json, const char* words) {
   const char* const folder = secure_getenv(prediction::kMeasureVariable);
   if (folder == nullptr || *folder == '\0') {
     if (!is_on(environment::kQuiet)) fputs(words, stderr);
@@ -79,9 +79,9 @@ int run_source(void* /*unused*/) {
   constexpr int kFileInput = 257;                    // Py_file_input
   if (Object* const module = add_module(kModule)) {  // borrowed, as its dictionary is
     Object* const globals = dictionary_of(module);
-    Object* const address = number(reinterpret_cast<void*>(&write_figures));
+    Object* const address = number(reinterpret_cast<void*>(&tell));
     if (address != nullptr) {
-      set_item(globals, "WRITE_FIGURES", address);
+      set_item(globals, "TELL", address);
       // A history costs time, and programs on real devices have not asked for it.
       if (find<void*>("memledger_virtual_gpu_uses") != nullptr)
         set_item(globals, "HAS_VIRTUAL_GPU", address);

@@ -1,7 +1,7 @@
 R"PYTHON(#"
 # What memledger runs in a Python program whose torch is of a release that it was not built for,
 # while `import torch` runs. At the program's end it asks that torch for its own statistics, and for
-# the allocations that were alive at its peak (other_release.cc, which puts WRITE_FIGURES here, and
+# the allocations that were alive at its peak (other_release.cc, which puts TELL here, and
 # HAS_VIRTUAL_GPU where there is one). First and last line: C++ includes this file as text. Nothing
 # here raises, prints or keeps an object of the program's alive.
 
@@ -39,10 +39,10 @@ class Replay:
 
     def __init__(self, events):
         self.events = events
-        self.peak, self.at, self.bytes, alive = 0, -1, 0, {}
+        self.most, self.at, self.bytes, alive = 0, -1, 0, {}
         for index, event in enumerate(events):
-            if self.note(event, alive) and self.bytes > self.peak:
-                self.peak, self.at = self.bytes, index
+            if self.note(event, alive) and self.bytes > self.most:
+                self.most, self.at = self.bytes, index
 
     def note(self, event, alive):
         """Returns whether it is an allocation."""
@@ -93,11 +93,11 @@ def figures_of(torch, device, events):
     }
     replay = Replay(events)
     # A history that was cut, or of another allocator, shows another peak than torch.
-    if replay.at >= 0 and abs(replay.peak - figures["allocated_peak"]) <= replay.peak // 100:
+    if replay.at >= 0 and abs(replay.most - figures["allocated_peak"]) <= replay.most // 100:
         folder = os.path.dirname(torch.__file__) + os.sep
         figures["peak"] = {
             "place": place_of(events[replay.at].get("frames", ()), folder),
-            "bytes": replay.peak,
+            "bytes": replay.most,
             "largest": rows_of(replay, folder),
         }
     return figures
@@ -150,8 +150,8 @@ def end():
             figures.append(figures_of(torch, device, of_device))
         figures = [one for one in figures if one is not None]
         text, words = json.dumps(figures), words_of(torch.__version__, figures)
-        write = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)(WRITE_FIGURES)
-        write(text.encode(errors="replace"), words.encode(errors="replace"))
+        tell = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)(TELL)
+        tell(text.encode(errors="replace"), words.encode(errors="replace"))
     except Exception:
         pass
 

@@ -133,7 +133,7 @@ void* memledger_handle = nullptr;
 bool done = false;
 
 // On standard error, and to who measures the program.
-void report_unwatched(const char* why, bool always) {
+void tell_unwatched(const char* why, bool always) {
   if (always || !is_quiet()) fprintf(stderr, "memledger: this program is not watched: %s\n", why);
   const char* const folder = secure_getenv(prediction::kMeasureVariable);
   if (folder == nullptr || *folder == '\0') return;
@@ -159,18 +159,18 @@ void bring_memledger_in() {
     char why[256];
     snprintf(why, sizeof why, "its LibTorch is %s, and this memledger was built for %s", version,
              secure_getenv(environment::kLibTorch));
-    report_unwatched(why, /*always=*/true);
+    tell_unwatched(why, /*always=*/true);
     memledger::inside::ask_other_release();
     return;
   }
   if (is_of_thread_sanitizer()) {
-    report_unwatched("it is of the thread sanitizer, which would report races that are none",
-                     /*always=*/false);
+    tell_unwatched("it is of the thread sanitizer, which would report races that are none",
+                   /*always=*/false);
     return;
   }
   void* const handle = real_dlopen()(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    report_unwatched(dlerror(), /*always=*/true);
+    tell_unwatched(dlerror(), /*always=*/true);
     return;
   }
   __atomic_store_n(&memledger_handle, handle, __ATOMIC_RELEASE);
@@ -181,7 +181,7 @@ void bring_memledger_in() {
 // libmemledger.so must do its work at exit before the destructors of libraries that it does not
 // depend on (LibTorch's CUDA library). Exit handlers run in reverse, so it registers one when the
 // program itself begins, or already runs.
-void note_main_begins() {
+void tell_that_main_has_begun() {
   void* const handle = __atomic_load_n(&memledger_handle, __ATOMIC_ACQUIRE);
   const auto begins = reinterpret_cast<void (*)()>(
       dlsym(handle == nullptr ? RTLD_DEFAULT : handle, "memledger_main_begins"));
@@ -195,7 +195,7 @@ bool is_watched() {
 
 // What the virtual GPU's devices held at most, of a program that has no report: one without
 // LibTorch, or with one that is not watched.
-__attribute__((destructor)) void print_device_use() {
+__attribute__((destructor)) void tell_device_use() {
   const auto is_used = reinterpret_cast<decltype(&memledger_virtual_gpu_is_used)>(
       dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_is_used"));
   const auto uses = reinterpret_cast<decltype(&memledger_virtual_gpu_uses)>(
@@ -221,7 +221,7 @@ using Main = int (*)(int, char**, char**);
 Main program_main = nullptr;
 
 int main_of_program(int argc, char** argv, char** environment) {
-  note_main_begins();
+  tell_that_main_has_begun();
   return program_main(argc, argv, environment);
 }
 
@@ -240,7 +240,7 @@ void* open_path(const char* path, int mode) {
   if (handle == nullptr) explain_failure(path);
   bring_memledger_in();
   if (depth == 0 && program_main != nullptr && __atomic_load_n(&done, __ATOMIC_ACQUIRE))
-    note_main_begins();
+    tell_that_main_has_begun();
   return handle;
 }
 

@@ -225,7 +225,7 @@ void leave_out(void* the_end, int part, CopyResult reason) noexcept {
   if (!is_made && is_orderly) {
     writer.write(end, part);
   } else {
-    writer.note_left_out(end, part, why_not(end, reason));
+    writer.tell_why_not(end, part, why_not(end, reason));
   }
 }
 
@@ -406,7 +406,7 @@ bool may_go_on_from(int number, const siginfo_t& info, const ucontext_t& state) 
          !(is_own && result_of_call(state, 1) == 0);
 }
 
-enum class AtSignal : uint8_t { kHandled, kLocked, kTaken };
+enum class AtSignal : uint8_t { kTold, kLocked, kTaken };
 
 // `may_go_on`: whether this thread may go on for a moment, after which the signal comes again.
 AtSignal write_at_signal(int number, const ucontext_t& state, bool may_go_on, Turn::IfTaken taken) {
@@ -417,16 +417,16 @@ AtSignal write_at_signal(int number, const ucontext_t& state, bool may_go_on, Tu
   end.signal = kNames[static_cast<size_t>(number)];
   const Turn turn(taken);
   if (turn.is_taken()) return AtSignal::kTaken;
-  if (!turn || !writer.take(end)) return AtSignal::kHandled;
+  if (!turn || !writer.take(end)) return AtSignal::kTold;
   if (!end.goes_on()) {
-    reap_copies();
+    bury_copies();
     OtherThreads::stop();
   }
   may_go_on = may_go_on && ComesAgain::times(number) < ComesAgain::kMaxTimes;
   const int copies_if_locked = may_go_on ? kCopiesEachTime : 0;
   if (write_now(end, blocked_afterwards(state), copies_if_locked) != CopyResult::kLocked ||
       !may_go_on)
-    return AtSignal::kHandled;
+    return AtSignal::kTold;
   OtherThreads::go_on();
   writer.give_back(end);
   return AtSignal::kLocked;
@@ -471,7 +471,7 @@ void report_now(const EndOfProcess& end) noexcept {
   const int error = errno;
   const Turn turn;
   if (turn && writer.take(end)) {
-    reap_copies();
+    bury_copies();
     if (end.kind == EndOfProcess::Kind::kSuddenExit) OtherThreads::stop();
     write_now(end, blocked_signals());
   }

@@ -39,7 +39,7 @@ struct EndWriter {
   void (*write)(const EndOfProcess& end, int part);
   int parts = 1;
   // Notes that a part was left out, and why.
-  void (*note_left_out)(const EndOfProcess& end, int part, const char* reason) noexcept;
+  void (*tell_why_not)(const EndOfProcess& end, int part, const char* reason) noexcept;
   int on_demand = 0;  // the number of a signal after which the process goes on; 0: none
 };
 

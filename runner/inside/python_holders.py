@@ -14,11 +14,11 @@ import time
 import types
 
 SECONDS_FORWARD, SECONDS_IN_ALL = 0.3, 0.5
-MAX_ITEMS = 10000  # of one container
-MAX_NODES = 50000  # of graphs, looked at for functions that are written in Python
-MAX_BACKWARD = 12  # tensors whose referrers are looked for
-MAX_LEVELS = 8
-MAX_NODES_OF_CYCLE = 1000
+MOST_ITEMS = 10000  # of one container
+MOST_NODES = 50000  # of graphs, looked at for functions that are written in Python
+MOST_BACKWARD = 12  # tensors whose referrers are looked for
+MOST_LEVELS = 8
+MOST_NODES_OF_CYCLE = 1000
 UNCAUGHT = "the uncaught exception"
 VARIABLE, GRAPH, EXCEPTION, CYCLE = range(4)  # of which kind the holder is, as in holders.h
 
@@ -85,7 +85,7 @@ class Search:
         self.mros = {}
         self.kinds = {}
         self.found = {}  # storage: index of a tensor
-        self.passed_on = set()
+        self.told = set()
         self.done = 0
         self.own = {id(self.things), id(self.parents), id(self.edges)}
         self.program_modules = {}
@@ -171,19 +171,19 @@ class Search:
         return self.into_object
 
     def into_object(self, i, thing, kind):
-        for child in gc.get_referents(thing)[:MAX_ITEMS]:
+        for child in gc.get_referents(thing)[:MOST_ITEMS]:
             if child is not kind:
                 self.visit(child, i, None)
 
     def into_dict(self, i, thing, kind):
-        for key, value in itertools.islice(dict.items(thing), MAX_ITEMS):
+        for key, value in itertools.islice(dict.items(thing), MOST_ITEMS):
             self.visit(value, i, key)
             self.visit(key, i, None)
         self.into_attributes(i, thing, kind, dict)
 
     def into_sequence(self, i, thing, kind):
         of = list if list in self.mro(kind) else tuple
-        for n, one in enumerate(of.__getitem__(thing, slice(MAX_ITEMS))):
+        for n, one in enumerate(of.__getitem__(thing, slice(MOST_ITEMS))):
             self.visit(one, i, n)
         self.into_attributes(i, thing, kind, of)
 
@@ -231,7 +231,7 @@ class Search:
     def into_graph(self, i, node):
         """Leaves, and functions written in Python, whose ctx may hold anything."""
         stack = [node]
-        while stack and len(self.nodes) < MAX_NODES:
+        while stack and len(self.nodes) < MOST_NODES:
             node = stack.pop()
             if node is None or id(node) in self.nodes:
                 continue
@@ -294,7 +294,7 @@ class Search:
             pairs = list(dict.items(parent))
         elif list in mro or tuple in mro:
             of = list if list in mro else tuple
-            pairs = enumerate(of.__getitem__(parent, slice(MAX_ITEMS)))
+            pairs = enumerate(of.__getitem__(parent, slice(MOST_ITEMS)))
         elif type(parent).__name__ == "deque":
             pairs = enumerate(list(parent))
         else:
@@ -403,7 +403,7 @@ class Search:
         if begin is ctx:
             return ""
         stack, seen = [begin], {}
-        while stack and len(seen) < MAX_NODES_OF_CYCLE:
+        while stack and len(seen) < MOST_NODES_OF_CYCLE:
             node = stack.pop()
             if node is ctx:
                 return "its graph -> "
@@ -424,7 +424,7 @@ class Search:
             if type(one) not in kinds or id(one) in self.index_of:
                 continue
             storage = self.books.look_at(self.address_of(one), -1)
-            if storage and self.books.is_missing(storage) and len(targets) < MAX_BACKWARD:
+            if storage and self.books.is_missing(storage) and len(targets) < MOST_BACKWARD:
                 at[id(one)] = len(store)
                 targets.append(len(store))
                 store.append(one)
@@ -436,7 +436,7 @@ class Search:
         own = self.own | {id(store), id(things), id(self.nodes), id(self.__dict__)}
         down = [None] * len(store)  # the one by which it was found
         frontier = list(targets)
-        for _ in range(MAX_LEVELS):
+        for _ in range(MOST_LEVELS):
             if not frontier or self.is_late(SECONDS_IN_ALL - self.level_seconds):
                 return
             before = time.monotonic()
@@ -485,11 +485,11 @@ class Search:
 
     # The result.
 
-    def pass_on(self):
+    def tell(self):
         for storage, i in self.found.items():
-            if storage in self.passed_on or self.is_late(2 * SECONDS_IN_ALL):
+            if storage in self.told or self.is_late(2 * SECONDS_IN_ALL):
                 continue
-            self.passed_on.add(storage)
+            self.told.add(storage)
             try:
                 words = self.words_of(i)
                 text = str(words)
@@ -510,7 +510,7 @@ class Search:
     def run(self):
         self.add_roots()
         self.forward(SECONDS_FORWARD)
-        self.pass_on()
+        self.tell()
         if not self.books.count_missing():
             return
         before = time.monotonic()
@@ -518,10 +518,10 @@ class Search:
         self.level_seconds = 2 * (time.monotonic() - before)
         self.add_cycles(things)
         self.forward(SECONDS_IN_ALL)
-        self.pass_on()
+        self.tell()
         if self.books.count_missing() and not self.is_late(SECONDS_IN_ALL - self.level_seconds):
             self.add_referrers(things)
-            self.pass_on()
+            self.tell()
 
 
 class Words:

@@ -46,7 +46,7 @@ int add_python_function(const char* name, const char* module, const char* file, 
   try {
     const bool is_typed = *file == '<' && std::string_view(module) == "__main__";  // python -c
     if (!is_typed && PythonStack::is_foreign({name, file, first})) return -1;
-    RegisteredFunction function;
+    ToldFunction function;
     function.name = name;
     function.module = module;
     function.file = file;

@@ -14,7 +14,7 @@ void profile_python_functions(const std::vector<std::string>& names);
 std::string profiled_python_names();
 
 // Called by python_names.py, with Python's lock. The first begins: `describe` is its function that
-// takes a code object and a module's globals and returns the number of a RegisteredFunction, or -1.
+// takes a code object and a module's globals and returns the number of a ToldFunction, or -1.
 void begin_python_lines(void* describe) noexcept;
 // Returns that number; -1: none that is looked for, or PyTorch's or Python's own.
 int add_python_function(const char* name, const char* module, const char* file, int first,

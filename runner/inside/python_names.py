@@ -38,8 +38,8 @@ class Books:
             "end_label": (),
         }.items():
             setattr(self, name, ctypes.PYFUNCTYPE(None, *arguments)(ADDRESSES[name]))
-        function = ctypes.PYFUNCTYPE(ctypes.c_int, text, text, text, ctypes.c_int, ctypes.c_int)
-        self.add_function = function(ADDRESSES["add_function"])
+        tell = ctypes.PYFUNCTYPE(ctypes.c_int, text, text, text, ctypes.c_int, ctypes.c_int)
+        self.add_function = tell(ADDRESSES["add_function"])
         self.has_function = ctypes.PYFUNCTYPE(ctypes.c_int, text)(ADDRESSES["has_function"])
         self.add_near = ctypes.PYFUNCTYPE(None, text)(ADDRESSES["add_near"])
         for name, result, arguments in (
@@ -182,45 +182,45 @@ def begin():
                 parts += [(suffix + inner, cdata) for inner, cdata in parts_of(part)]
             return parts
 
-    def register_tensor(number, name, role, tensor, is_copy=False):
+    def tell_tensor(number, name, role, tensor, is_copy=False):
         if not isinstance(tensor, Tensor):
             return
         name = encode(name)
         for suffix, cdata in parts_of(tensor):
             books.add_tensor(number, name + suffix, role, is_copy or cdata != tensor._cdata, cdata)
         if type(tensor) not in plain:
-            register_gradient(tensor)
+            tell_gradient(tensor)
 
-    def register_gradient(tensor):
-        """LibTorch registers gradients itself, but for those of tensors that wrap others."""
+    def tell_gradient(tensor):
+        """LibTorch tells of gradients itself, but for those of tensors that wrap others."""
         gradient = tensor.grad if tensor.is_leaf else None
         if gradient is None or type(gradient) in plain:
             return
         for (_, cdata), (_, its) in zip(parts_of(tensor), parts_of(gradient)):
             books.add_gradient(cdata, its)
 
-    def register_parts(module, known):
-        """Registers what a module has now, and returns the modules in it."""
+    def tell(module, known):
+        """Tells what a module has now, and returns the modules in it."""
         found = []
         for name, tensor in list((module._parameters or {}).items()):
             if tensor is not None:
-                register_tensor(known.number, name, PARAMETER, tensor)
+                tell_tensor(known.number, name, PARAMETER, tensor)
         for name, tensor in list((module._buffers or {}).items()):
             if tensor is not None:
-                register_tensor(known.number, name, BUFFER, tensor)
+                tell_tensor(known.number, name, BUFFER, tensor)
         for name, part in list((module._modules or {}).items()):
             if part is not None:
                 found.append((name, part))
         return found
 
     def scan(module, seen):
-        """Registers a module and all within."""
+        """Tells of a module and all within."""
         seen.add(id(module))
         known = find(modules, module)
         if known is None:
             known = know(modules, module, module_ended)
             books.add_module(known.number, encode(type(module).__name__))
-        for name, part in register_parts(module, known):
+        for name, part in tell(module, known):
             if id(part) not in seen:
                 scan(part, seen)
             books.add_part(known.number, encode(name), find(modules, part).number)
@@ -264,12 +264,12 @@ def begin():
     @silent
     def on_parameter(module, name, tensor):
         if not is_replica(module):
-            register_tensor(number_of(module), name, PARAMETER, tensor)
+            tell_tensor(number_of(module), name, PARAMETER, tensor)
 
     @silent
     def on_buffer(module, name, tensor):
         if not is_replica(module):
-            register_tensor(number_of(module), name, BUFFER, tensor)
+            tell_tensor(number_of(module), name, BUFFER, tensor)
 
     def is_due(count):
         """What rarely changes is read at the first three times and at each power of two."""
@@ -288,7 +288,7 @@ def begin():
                 for suffix, cdata in parts_of(parameter):
                     books.add_trained(b"param%d.%d" % (i, j) + suffix, cdata != parameter._cdata, cdata)
 
-    def register_state(optimizer, parameter, slot, state):
+    def tell_state(optimizer, parameter, slot, state):
         if isinstance(state, Tensor):
             owners, parts = parts_of(parameter), parts_of(state)
             if len(owners) != len(parts):
@@ -297,16 +297,16 @@ def begin():
                 books.add_state(optimizer, owner, slot + suffix, cdata)
         elif isinstance(state, (list, tuple)):
             for i, one in enumerate(state):
-                register_state(optimizer, parameter, slot + b".%d" % i, one)
+                tell_state(optimizer, parameter, slot + b".%d" % i, one)
         elif isinstance(state, dict):
             for name, one in state.items():
-                register_state(optimizer, parameter, slot + (b"." if slot else b"") + encode(str(name)), one)
+                tell_state(optimizer, parameter, slot + (b"." if slot else b"") + encode(str(name)), one)
 
-    def register_states(optimizer):
+    def tell_states(optimizer):
         name = encode(type(optimizer).__name__)
         for parameter, state in optimizer.state.items():
             if isinstance(parameter, Tensor):
-                register_state(name, parameter, b"", state)
+                tell_state(name, parameter, b"", state)
 
     @silent
     def after_step(optimizer, arguments, keywords):
@@ -314,14 +314,14 @@ def begin():
         if known is None or not is_due(known.steps) and known.states == len(optimizer.state):
             return
         known.states = len(optimizer.state)
-        register_states(optimizer)
+        tell_states(optimizer)
 
-    def register_all_states():
+    def tell_all_states():
         """Those that were replaced since, by ones on another device, say."""
         for known in list(optimizers.values()):
             optimizer = known()
             if optimizer is not None:
-                register_states(optimizer)
+                tell_states(optimizer)
 
     # Copies and pickles of modules register nothing, and moving a module replaces its buffers.
     # Programs ask for train() or eval() where they have made their model.
@@ -366,12 +366,12 @@ def begin():
 
     # Copies of parameters that a wrapper makes, and puts in their place past all hooks.
 
-    def register_gathered(its_parameter):
+    def tell_gathered(its_parameter):
         """FSDP2's: whole, while its module runs."""
         place = its_parameter._module_info
-        register_tensor(number_of(place.module), place.param_name + ".gathered", PARAMETER, its_parameter._unsharded_param)
+        tell_tensor(number_of(place.module), place.param_name + ".gathered", PARAMETER, its_parameter._unsharded_param)
 
-    def register_replicas(module, replicas):
+    def tell_replicas(module, replicas):
         """DataParallel's: several of a replica may lie in one storage."""
         for i, replica in enumerate(replicas):
             for role, table, copies, together in (
@@ -391,9 +391,9 @@ def begin():
                     if others:
                         its_module, name, several = module, together % several, several + 1
                     # Under no_grad a copy does not require grad, whatever its parameter does.
-                    register_tensor(number_of(its_module), "%s.replica_%d" % (name, i), role, copy, is_copy=True)
+                    tell_tensor(number_of(its_module), "%s.replica_%d" % (name, i), role, copy, is_copy=True)
 
-    def call_after(kind, name, call):
+    def tell_after(kind, name, tell):
         function = kind.__dict__[name]
 
         @functools.wraps(function)
@@ -401,7 +401,7 @@ def begin():
             result = function(self, *arguments)
             if not is_compiling():
                 try:
-                    call(self, arguments, result)
+                    tell(self, arguments, result)
                 except Exception:
                     pass
             return result
@@ -453,13 +453,13 @@ def begin():
         (
             "torch.distributed.fsdp._fully_shard._fsdp_param",
             "FSDPParam",
-            lambda kind: call_after(kind, "to_unsharded", lambda self, arguments, result: register_gathered(self)),
+            lambda kind: tell_after(kind, "to_unsharded", lambda self, arguments, result: tell_gathered(self)),
         ),
         # A device_map: puts parameters on their devices past all hooks.
         (
             "accelerate.hooks",
             "AlignDevicesHook",
-            lambda kind: call_after(kind, "init_hook", lambda self, arguments, result: scan(arguments[0], set())),
+            lambda kind: tell_after(kind, "init_hook", lambda self, arguments, result: scan(arguments[0], set())),
         ),
         # Activation checkpointing, of both kinds: they save all tensors that they are given, if
         # there will be a backward pass. In the methods grad mode is off; ctx knows.
@@ -474,10 +474,10 @@ def begin():
             lambda kind: note_inputs(kind, "setup_context", lambda ctx, inputs, output: inputs if ctx.next_functions else ()),
         ),
     ]
-    call_after(
+    tell_after(
         torch.nn.DataParallel,
         "replicate",
-        lambda self, arguments, result: register_replicas(arguments[0], result),
+        lambda self, arguments, result: tell_replicas(arguments[0], result),
     )
 
     # Its first buckets. The next ones it makes in its forward function, which has a scope.
@@ -490,7 +490,7 @@ def begin():
 
     @atexit.register
     def at_end():
-        for last_look in [scan_all, register_all_states, lambda: holders.look(at_exit=True)] + ([profiled.describe_others] if profiled else []):
+        for last_look in [scan_all, tell_all_states, lambda: holders.look(at_exit=True)] + ([profiled.describe_others] if profiled else []):
             try:
                 last_look()
             except Exception:

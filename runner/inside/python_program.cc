@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "registry/scoped.h"
-#include "reporter/names/registered_names.h"
+#include "reporter/names/told_names.h"
 #include "reporter/role.h"
 #include "runner/inside/checkpointed.h"
 #include "runner/inside/failure_holders.h"
@@ -49,31 +49,29 @@ class Borrowed {
 
 // What the hooks call. Texts are Python's, and end with the call.
 
-void add_module(uint64_t module, const char* type) {
-  RegisteredNames::global().add_module(module, type);
-}
+void add_module(uint64_t module, const char* type) { ToldNames::global().add_module(module, type); }
 void add_part(uint64_t whole, const char* name, uint64_t part) {
-  RegisteredNames::global().add_part(whole, name, part);
+  ToldNames::global().add_part(whole, name, part);
 }
 void add_tensor(uint64_t module, const char* name, int role, int is_part, void* tensor) {
   const Borrowed borrowed(tensor);
-  RegisteredNames::global().add_tensor(module, name, role == 0 ? Role::kParameter : Role::kBuffer,
-                                       *borrowed, is_part != 0);
+  ToldNames::global().add_tensor(module, name, role == 0 ? Role::kParameter : Role::kBuffer,
+                                 *borrowed, is_part != 0);
 }
-void end_module(uint64_t module) { RegisteredNames::global().end_module(module); }
+void end_module(uint64_t module) { ToldNames::global().end_module(module); }
 void add_trained(const char* place, int is_part, void* parameter) {
   const Borrowed borrowed(parameter);
-  RegisteredNames::global().add_trained(place, *borrowed, is_part != 0);
+  ToldNames::global().add_trained(place, *borrowed, is_part != 0);
 }
 void add_gradient(void* parameter, void* gradient) {
   const Borrowed owner(parameter);
   const Borrowed borrowed(gradient);
-  RegisteredNames::global().add_gradient(*owner, *borrowed);
+  ToldNames::global().add_gradient(*owner, *borrowed);
 }
 void add_state(const char* optimizer, void* parameter, const char* slot, void* state) {
   const Borrowed owner(parameter);
   const Borrowed borrowed(state);
-  RegisteredNames::global().add_state(optimizer, *owner, slot, *borrowed);
+  ToldNames::global().add_state(optimizer, *owner, slot, *borrowed);
 }
 void add_checkpointed(void* tensor) {
   const Borrowed borrowed(tensor);
@@ -184,7 +182,7 @@ bool is_python_there() {
 
 }  // namespace
 
-void register_python_names_soon() noexcept {
+void tell_python_names_soon() noexcept {
   static std::atomic<bool> asked{false};
   if (asked.load(std::memory_order_relaxed) || !is_python_there()) return;
   const auto call_soon = find<int (*)(int (*)(void*), void*)>("Py_AddPendingCall");
@@ -192,7 +190,7 @@ void register_python_names_soon() noexcept {
   if (call_soon(&run_source, nullptr) != 0) asked.store(false);
 }
 
-void register_python_names_now() noexcept {
+void tell_python_names_now() noexcept {
   static std::atomic<bool> done{false};
   if (done.load(std::memory_order_relaxed) || !is_python_there()) return;
   const auto state_of_this_thread = find<void* (*)()>("PyGILState_GetThisThreadState");
@@ -201,7 +199,7 @@ void register_python_names_now() noexcept {
   // Another thread than Python's must not wait for the lock: its owner may be waiting for it.
   if (state_of_this_thread == nullptr || take_lock == nullptr || give_back_lock == nullptr ||
       state_of_this_thread() == nullptr)
-    return register_python_names_soon();
+    return tell_python_names_soon();
   if (done.exchange(true)) return;
   // Python has it already while it loads a library, but not while ctypes does.
   const int before = take_lock();

@@ -7,8 +7,8 @@ namespace memledger::inside {
 //
 // For a caller that may have the dynamic linker's lock. Takes no lock of Python's: asks Python's
 // main thread, which may be waiting for the one that imports torch.
-void register_python_names_soon() noexcept;
+void tell_python_names_soon() noexcept;
 // For one that has not. Takes Python's lock where this is a thread of Python's, else does as above.
-void register_python_names_now() noexcept;
+void tell_python_names_now() noexcept;
 
 }  // namespace memledger::inside

@@ -48,8 +48,8 @@ namespace memledger::inside {
 namespace {
 
 constexpr size_t kLines = 40;
-constexpr size_t kMinLines = 20;  // in addition to those of a failed allocation
-constexpr size_t kPeakRows = 20;  // of a table
+constexpr size_t kLeastLines = 20;  // in addition to those of a failed allocation
+constexpr size_t kPeakRows = 20;    // of a table
 
 // The process may have been copied to write the report.
 std::vector<std::string> command_of(pid_t process) {
@@ -222,7 +222,7 @@ std::string title_of(const CollectedRun& run, const ProgramEnd& end) {
   return text;
 }
 
-void describe_end(CollectedRun& run, const ProgramEnd& end) {
+void tell_end(CollectedRun& run, const ProgramEnd& end) {
   run.run.title = title_of(run, end);
   run.run.goes_on = end.goes_on();
   run.run.is_partial =
@@ -298,7 +298,7 @@ int64_t own_bytes_without_table(pid_t process) {
 
 // Says what grew in a C++ program on the CPU without being tensors.
 std::string outside_note(const CollectedRun& run) {
-  constexpr int64_t kMinGrowth = int64_t{128} << 20;
+  constexpr int64_t kLeastGrowth = int64_t{128} << 20;
   constexpr int64_t kTimesTensors = 4;
   const int64_t before = own_bytes_at_begin.load();
   if (run.run.is_python || before == 0 || run.run.devices.size() != 1 ||
@@ -306,7 +306,7 @@ std::string outside_note(const CollectedRun& run) {
     return "";
   const int64_t tensors = run.run.devices.front().peak.total_bytes;
   const int64_t now = run.own_bytes;
-  if (now - before < std::max(kMinGrowth, kTimesTensors * tensors)) return "";
+  if (now - before < std::max(kLeastGrowth, kTimesTensors * tensors)) return "";
   return fmt::format(
       "outside LibTorch's allocator: the process uses {} of its own memory, {} of it already when "
       "LibTorch had loaded, and its tensors took {} at their peak; the rest is of libraries "
@@ -335,7 +335,7 @@ RunOfDevice with_steps(DeviceReport peak, const StepHistory& steps, const Report
 }
 
 // Empty where no such value was read, or where nobody lists files.
-std::optional<UnrealFiles> unreal_files(pid_t process, bool marks_reported) {
+std::optional<UnrealFiles> unreal_files(pid_t process, bool tells) {
   const auto visit = reinterpret_cast<decltype(&memledger_visit_unreal_files)>(
       dlsym(RTLD_DEFAULT, "memledger_visit_unreal_files"));
   if (visit == nullptr) return std::nullopt;
@@ -346,7 +346,7 @@ std::optional<UnrealFiles> unreal_files(pid_t process, bool marks_reported) {
     if (paths.size() < kMaxPaths) paths.emplace_back(path);
   };
   bool is_known = false;
-  files.count = visit(process, marks_reported ? 1 : 0, add, &files, &is_known, &files.is_complete);
+  files.count = visit(process, tells ? 1 : 0, add, &files, &is_known, &files.is_complete);
   if (!is_known) return std::nullopt;
   return files;
 }
@@ -639,15 +639,15 @@ CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row, bool go
   CollectedRunPtr run(new CollectedRun);
   run->process = process;
   collect(*run, options);
-  run->run.unreal_files = unreal_files(process.process, /*marks_reported=*/!goes_on);
+  run->run.unreal_files = unreal_files(process.process, /*tells=*/!goes_on);
   return run;
 }
 
 std::string run_report_text(CollectedRun& run, const ProgramEnd& end) {
-  describe_end(run, end);
+  tell_end(run, end);
   if (!run.process.saves_report) run.run.hint = "every row: memledger run --save-report=FILE.html";
   const std::string below = below_summary(run);
-  const size_t lines = std::max(kMinLines, kLines - std::min(kLines, count_lines(below)));
+  const size_t lines = std::max(kLeastLines, kLines - std::min(kLines, count_lines(below)));
   std::ostringstream out;
   out << run_summary(run.run, lines) << below;
   if (run.process.full_report) write_tables(out, run);
@@ -656,7 +656,7 @@ std::string run_report_text(CollectedRun& run, const ProgramEnd& end) {
 
 void write_run_report(CollectedRun& run, const ProgramEnd& end, std::string_view path,
                       std::ostream& out) {
-  describe_end(run, end);
+  tell_end(run, end);
   const std::string ending = file_ending(path);
   if (ending == ".html" || ending == ".htm") {
     out << page_of(run);

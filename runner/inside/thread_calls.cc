@@ -108,7 +108,7 @@ int set_mask(SetMask real, int how, const sigset_t* set, sigset_t* before) {
   return result;
 }
 
-void notify_wait(const sigset_t* set) {
+void tell_wait(const sigset_t* set) {
   const int number = hidden_here();
   const auto observer = __atomic_load_n(&wait_observer, __ATOMIC_ACQUIRE);
   if (number != 0 && observer != nullptr && set != nullptr && sigismember(set, number) == 1)
@@ -189,20 +189,20 @@ MEMLEDGER_IN_FRONT int pthread_sigmask(int how, const sigset_t* set, sigset_t* b
 }
 
 MEMLEDGER_IN_FRONT int sigwait(const sigset_t* set, int* taken) {
-  notify_wait(set);
+  tell_wait(set);
   return real_sigwait.get() == nullptr ? ENOSYS : real_sigwait.get()(set, taken);
 }
 MEMLEDGER_IN_FRONT int sigwaitinfo(const sigset_t* set, siginfo_t* info) {
-  notify_wait(set);
+  tell_wait(set);
   return run_real(real_sigwaitinfo, set, info);
 }
 MEMLEDGER_IN_FRONT int sigtimedwait(const sigset_t* set, siginfo_t* info,
                                     const timespec* patience) {
-  notify_wait(set);
+  tell_wait(set);
   return run_real(real_sigtimedwait, set, info, patience);
 }
 MEMLEDGER_IN_FRONT int signalfd(int file, const sigset_t* set, int flags) noexcept {
-  notify_wait(set);
+  tell_wait(set);
   return run_real(real_signalfd, file, set, flags);
 }
 

@@ -118,10 +118,10 @@ struct Function {
 [[noreturn]] void end_without(const char* name) {
   // The dynamic linker ends a program that lacks a symbol in the same way.
   static const char kText[] = "memledger: symbol lookup error: undefined symbol: ";
-  const bool is_printed = write(STDERR_FILENO, kText, sizeof kText - 1) > 0 &&
-                          write(STDERR_FILENO, name, strlen(name)) > 0 &&
-                          write(STDERR_FILENO, "\n", 1) > 0;
-  _exit(is_printed ? 127 : 126);
+  const bool told = write(STDERR_FILENO, kText, sizeof kText - 1) > 0 &&
+                    write(STDERR_FILENO, name, strlen(name)) > 0 &&
+                    write(STDERR_FILENO, "\n", 1) > 0;
+  _exit(told ? 127 : 126);
 }
 
 Next find(Function& function, const void* caller) {

@@ -177,14 +177,14 @@ void add_to_line(void* context, const char* path) {
   line.add(is_below ? path + folder + 1 : path);
 }
 
-void print_rest_of_files() {
+void tell_of_rest() {
   if (list_path[0] == '\0' || is_quiet || getpid() != first_process) return;
   const KeptErrno kept;
   const Mapped<Line> mapped;
   if (mapped.get() == nullptr) return;
   Line& files = *mapped.get();
   bool is_known = false, is_complete = true;
-  const uint64_t count = memledger_visit_unreal_files(first_process, /*marking=*/2, &add_to_line,
+  const uint64_t count = memledger_visit_unreal_files(first_process, /*tells=*/2, &add_to_line,
                                                       &files, &is_known, &is_complete);
   if (count == 0) return;
   char* const text = files.whole;
@@ -203,8 +203,8 @@ void print_rest_of_files() {
   if (has_standard_error) write_quietly(STDERR_FILENO, &line, 1);
 }
 
-__attribute__((destructor)) void print_files_at_exit() { print_rest_of_files(); }
-void print_files_at_sudden_exit(int /*status*/) noexcept { print_rest_of_files(); }
+__attribute__((destructor)) void tell_at_exit() { tell_of_rest(); }
+void tell_at_sudden_exit(int /*status*/) noexcept { tell_of_rest(); }
 
 }  // namespace
 
@@ -224,7 +224,7 @@ void begin_to_list_files(const char* value) {
   has_standard_error = fcntl(STDERR_FILENO, F_GETFD) >= 0;
   is_quiet = quiet != nullptr && *quiet != '\0' && strcmp(quiet, "0") != 0;
   if (getpid() == first_process && &memledger_observe_sudden_exit != nullptr)
-    memledger_observe_sudden_exit(&print_files_at_sudden_exit);
+    memledger_observe_sudden_exit(&tell_at_sudden_exit);
 }
 
 bool are_files_listed() { return list_path[0] != '\0' && own_files == 0; }
@@ -281,7 +281,7 @@ __attribute__((visibility("default"))) void memledger_note_unreal_value() {
 }
 
 __attribute__((visibility("default"))) uint64_t memledger_visit_unreal_files(
-    int process, int marking, memledger_path_visitor visit, void* context, bool* is_known,
+    int process, int tells, memledger_path_visitor visit, void* context, bool* is_known,
     bool* is_complete) {
   *is_known = false;
   if (memledger::inside::list_path[0] == '\0') return 0;
@@ -296,16 +296,16 @@ __attribute__((visibility("default"))) uint64_t memledger_visit_unreal_files(
   const memledger::inside::Mapped<memledger::inside::Seen> seen;
   list.for_each([&](WrittenRecord& record, const char* path) {
     const bool is_ours = record.writer == own || is_first;
-    const bool was_reported = record.reporter != 0 && (record.reporter != own || marking == 2);
-    if (!is_ours || was_reported ||
+    const bool was_told = record.teller != 0 && (record.teller != own || tells == 2);
+    if (!is_ours || was_told ||
         !memledger::inside::was_written_since(path, list.header()->first_read_ns))
       return false;
     if (seen.get() == nullptr || seen.get()->is_new(path)) {
       ++count;
       visit(context, path);
     }
-    record.reporter = own;
-    return marking != 0;
+    record.teller = own;
+    return tells != 0;
   });
   return count;
 }

@@ -23,8 +23,8 @@ struct WrittenListHeader {
   uint32_t unused;
 };
 struct WrittenRecord {
-  uint32_t writer;    // a process
-  uint32_t reporter;  // the process that has named it; 0: none yet
+  uint32_t writer;  // a process
+  uint32_t teller;  // the process that has named it; 0: none yet
 };
 
 inline constexpr char kWrittenListName[] = "memledger files";

@@ -72,7 +72,7 @@ struct Watch {
   std::atomic<bool> reported{false};
   std::atomic<bool> is_launcher{false};
   std::optional<MemoryLimits> limits;
-  std::atomic<bool> reported_near_limit{false};
+  std::atomic<bool> told_near_limit{false};
   bool looked_up_holders = false;  // for the report on demand that is next
 };
 
@@ -95,9 +95,7 @@ ProcessOfRun this_process() {
           watch().settings.training_paused};
 }
 
-void print_message(const absl::Status& status) {
-  memledger::print_message({std::string(status.message())});
-}
+void tell(const absl::Status& status) { memledger::tell({std::string(status.message())}); }
 
 // Writes into the folder, or to standard error in one piece, so that other ranks' output does not
 // come in between.
@@ -105,7 +103,7 @@ void write(const std::string& file_stem, std::string_view what, const std::strin
   if (!watch().folder.empty()) {
     const auto path = write_new_file(watch().folder + "/" + file_stem, ".txt", what, text);
     if (path.ok()) return part_is_written();
-    print_message(path.status());
+    tell(path.status());
   }
   if (!watch().settings.quiet) write_standard_error(text);
   part_is_written();
@@ -134,12 +132,12 @@ void write(const RunFile& file, std::string_view what, const Write& write) {
   if (file.empty()) return;
   const auto written = file.write(what, write);
   if (!written.ok()) {
-    print_message(written.status());
+    tell(written.status());
   } else if (written->taker != RunFile::Taker::kNobody) {
-    memledger::print_message({"memledger: ", words_for(written->taker), shown_path(file.path()),
-                              "; the ", what, " of process ", std::to_string(watch().process),
-                              ", rank ", std::to_string(rank_of_this_process()), ", is in ",
-                              shown_path(written->path)});
+    memledger::tell({"memledger: ", words_for(written->taker), shown_path(file.path()), "; the ",
+                     what, " of process ", std::to_string(watch().process), ", rank ",
+                     std::to_string(rank_of_this_process()), ", is in ",
+                     shown_path(written->path)});
   }
 }
 
@@ -188,7 +186,7 @@ void write_lines() {
   std::ostringstream text;
   const absl::Status status = watch.lines->print_stats(text, columns);
   if (!status.ok()) {
-    print_message(status);
+    tell(status);
     return;
   }
   write("memledger-lines", "line profile", text.str());
@@ -231,9 +229,9 @@ void check_gpu() noexcept {
       c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
   const int count = guard == nullptr ? 0 : guard->deviceCount();
   if (*gpu < count) return;
-  memledger::print_message({"memledger: -g ", std::to_string(*gpu), ": LibTorch sees ",
-                            std::to_string(count), count == 1 ? " CUDA device" : " CUDA devices",
-                            count == 0 ? "; the line profile is of the CPU" : ""});
+  memledger::tell({"memledger: -g ", std::to_string(*gpu), ": LibTorch sees ",
+                   std::to_string(count), count == 1 ? " CUDA device" : " CUDA devices",
+                   count == 0 ? "; the line profile is of the CPU" : ""});
   if (count == 0 && *gpu > 0) set_target_device(c10::Device(c10::DeviceType::CPU));
 }
 
@@ -260,19 +258,18 @@ void write_report(const std::string& file_stem, const ProgramEnd& end) {
   write(file_stem, "report", run_report_text(*run, end));
 }
 
-void print_no_report(const std::exception& error) {
-  memledger::print_message({"memledger: no report: ", first_line(error.what())});
+void tell_no_report(const std::exception& error) {
+  memledger::tell({"memledger: no report: ", first_line(error.what())});
 }
 
 // What is written at an end, the most wanted and cheapest first. Each part has a deadline of its
 // own (process_end.cc).
 enum Part : int { kSummary, kSavedReport, kTimeline, kLines, kParts };
 
-void print_no_tensor() {
+void tell_no_tensor() {
   if (watch().settings.quiet || !watch().folder.empty() || !is_expected_to_make_tensors()) return;
-  memledger::print_message({"memledger: process ", std::to_string(watch().process), ", rank ",
-                            std::to_string(rank_of_this_process()),
-                            ", made no tensor: nothing to report"});
+  memledger::tell({"memledger: process ", std::to_string(watch().process), ", rank ",
+                   std::to_string(rank_of_this_process()), ", made no tensor: nothing to report"});
   part_is_written();
 }
 
@@ -294,7 +291,7 @@ void write_part(const ProgramEnd& end, int part) {
   try {
     if (!is_asked_for(part)) return;
     if (made_no_tensor()) {
-      if (part == kSummary) print_no_tensor();
+      if (part == kSummary) tell_no_tensor();
       return;
     }
     if (part == kSummary && watch().reports) write_report("memledger-exit", end);
@@ -302,7 +299,7 @@ void write_part(const ProgramEnd& end, int part) {
     if (part == kTimeline) write_timeline();
     if (part == kLines) write_lines();
   } catch (const std::exception& error) {
-    print_no_report(error);
+    tell_no_report(error);
   }
 }
 
@@ -415,7 +412,7 @@ const char* part_in_handler(int part) {
   }
 }
 
-void print_why_no_report(const EndOfProcess& end, int part, const char* reason) noexcept {
+void tell_why_no_report(const EndOfProcess& end, int part, const char* reason) noexcept {
   if (part == kSummary ? !watch().reports : !is_asked_for(part)) return;
   Line line;
   line.add("memledger: no ").add(part_in_handler(part)).add(end.goes_on() ? " on " : " at ");
@@ -457,7 +454,7 @@ void report_if_near_limit(int64_t nbytes) noexcept {
   constexpr int64_t kLargeBytes = int64_t{256} << 20;
   const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
   int64_t next = next_look_ns.load(std::memory_order_relaxed);
-  if ((now < next && nbytes < kLargeBytes) || watch.reported_near_limit.load() ||
+  if ((now < next && nbytes < kLargeBytes) || watch.told_near_limit.load() ||
       getpid() != watch.process ||
       !next_look_ns.compare_exchange_strong(next, now + kBetweenLooksNs))
     return;
@@ -465,12 +462,11 @@ void report_if_near_limit(int64_t nbytes) noexcept {
     const auto use = watch.limits->nearest();
     const int percent = watch.settings.report_near.value_or(environment::kDefaultReportNear);
     if (!use || use->used_bytes + nbytes < use->limit_bytes / 100 * percent) return;
-    if (watch.reported_near_limit.exchange(true)) return;
+    if (watch.told_near_limit.exchange(true)) return;
     forget_holders();
     write_report("memledger-near-limit", near_limit(*use, nbytes));
   } catch (const std::exception& error) {
-    memledger::print_message(
-        {"memledger: no report near the memory's limit: ", first_line(error.what())});
+    memledger::tell({"memledger: no report near the memory's limit: ", first_line(error.what())});
   }
 }
 
@@ -487,7 +483,7 @@ void begin_ends() {
   writer.give_back = &give_back_end;
   writer.write = &write_about;
   writer.parts = kParts;
-  writer.note_left_out = &print_why_no_report;
+  writer.tell_why_not = &tell_why_no_report;
   writer.on_demand = signal_on_demand(watch().settings.report_on.c_str());
   watch_ends(writer);
   if (watch().reports) take_on_own_thread(writer.on_demand);
@@ -507,7 +503,7 @@ void prepare_folder() {
     return;
   }
   const std::string reason = error ? error.message() : std::strerror(errno);
-  memledger::print_message(
+  memledger::tell(
       {"memledger: ", environment::kLog, "=", pattern, ": cannot write to ", folder.string(), ": ",
        reason,
        watch.settings.quiet ? "; there will be no reports" : "; reports go to standard error"});
@@ -526,9 +522,8 @@ void report_out_of_memory() {
   options.folder = watch().folder;
   options.quiet = watch().settings.quiet;
   options.keep_last = true;
-  options.on_reported = &note_failure;
-  if (const absl::Status status = write_out_of_memory_reports(options); !status.ok())
-    print_message(status);
+  options.told = &note_failure;
+  if (const absl::Status status = write_out_of_memory_reports(options); !status.ok()) tell(status);
 }
 
 RegistryOptions options_for(const std::string& stacks, const std::string& detail) {
@@ -556,7 +551,7 @@ void begin(const environment::Settings& settings) {
   if (watch.reports || !settings.saved_report.empty()) begin_run_report(settings.detail == "names");
   if (!settings.timeline.empty()) begin_timeline();
   begin_ends();
-  register_python_names_soon();
+  tell_python_names_soon();
   if (!watch.reports) return;
   report_out_of_memory();
   begin_limits();
@@ -571,13 +566,12 @@ __attribute__((constructor(103))) void watch_if_asked() {
     // Where another copy of memledger in this process has taken the report, it does all this.
     if (asked && take_exit_report()) {
       for (const std::string& line : environment::wrong_variables(&value_of))
-        memledger::print_message({"memledger: ", line, "; the default is taken"});
+        memledger::tell({"memledger: ", line, "; the default is taken"});
       begin(settings);
     }
     measure_if_asked();
   } catch (const std::exception& error) {
-    memledger::print_message(
-        {"memledger: this program is not watched: ", first_line(error.what())});
+    memledger::tell({"memledger: this program is not watched: ", first_line(error.what())});
   }
 }
 
@@ -597,7 +591,7 @@ void interpreter_ends() {
       watch.rows_at_interpreters_end = collect_run(this_process(), /*every_row=*/true);
     if (watch.reports) watch.at_interpreters_end = collect_run(this_process(), /*every_row=*/false);
   } catch (const std::exception& error) {
-    print_no_report(error);
+    tell_no_report(error);
   }
 }
 
@@ -607,7 +601,7 @@ extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
   memledger::inside::measure_main_begins();
   memledger::inside::Watch& watch = memledger::inside::watch();
   if (watch.process == 0) return;
-  memledger::inside::register_python_names_now();  // a plugin may have brought Python
+  memledger::inside::tell_python_names_now();  // a plugin may have brought Python
   if (watch.main_has_begun.exchange(true)) return;
   memledger::inside::check_gpu();
   on_exit(&memledger::inside::report_at_exit, nullptr);

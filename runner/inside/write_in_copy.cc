@@ -51,7 +51,7 @@ std::array<struct sigaction, kDeadly.size()> actions_before;
 std::atomic<void (*)(const char*) noexcept> noted_by{nullptr};
 
 // The message from the copy to this process. In memory that both see.
-struct CopyProgress {
+struct Told {
   std::atomic<int> parts_done{0};
   std::atomic<bool> walks_stack{false};
   std::atomic<bool> in_handler{false};
@@ -66,7 +66,7 @@ struct CopyProgress {
 // The copy has it from this process.
 struct Copy {
   CopyWork work;
-  CopyProgress* progress = nullptr;
+  Told* told = nullptr;
   void* stack = nullptr;
   pid_t parent = 0;
   bool walks_stack = false;
@@ -96,7 +96,7 @@ void give_up() { end_copy(kLockedStatus); }
 constexpr int kOrphaned = SIGHUP;
 
 void end_orphan(int /*number*/) {
-  this_copy.progress->remove_temporary();
+  this_copy.told->remove_temporary();
   end_copy(1);
 }
 
@@ -105,7 +105,7 @@ void do_parts() {
   change_blocked_signals(SIG_UNBLOCK, bit_of(kOrphaned));
   if (getppid() != this_copy.parent) end_orphan(0);
   const CopyWork& work = this_copy.work;
-  std::atomic<int>& done = this_copy.progress->parts_done;
+  std::atomic<int>& done = this_copy.told->parts_done;
   for (int part = done.load(); part < work.parts; ++part) {
     this_part = part;
     work.write(work.context, part);
@@ -134,18 +134,18 @@ void leave_the_program() {
   }
 }
 
-[[noreturn]] void run_copy(const Copy& copy) {
+[[noreturn]] void be_the_copy(const Copy& copy) {
   this_is_a_copy = true;
   this_copy = copy;
   leave_the_program();
   core::nobody_lets_go(&give_up);
   core::OtherThreads::be_copy(copy.knows_threads);
-  note_temporary_in(copy.progress->temporary.data(), copy.progress->temporary.size());
+  note_temporary_in(copy.told->temporary.data(), copy.told->temporary.size());
   if (copy.walks_stack) {
-    copy.progress->walks_stack.store(true);
+    copy.told->walks_stack.store(true);
     const InterruptedCall call = find_interrupted_call(copy.reach);
-    copy.progress->walks_stack.store(false);
-    copy.progress->in_handler.store(call.in_handler);
+    copy.told->walks_stack.store(false);
+    copy.told->in_handler.store(call.in_handler);
     if (copy.finishes_call) finish_interrupted_call(call, copy.stack, kStackBytes, &do_parts);
   }
   // This thread may be on a small alternate stack, or have used its own up.
@@ -254,14 +254,14 @@ class CopyProcess {
 // Copies that have ended and are not waited for yet; 0: a free place.
 std::array<std::atomic<pid_t>, 64> ended_copies;
 
-void reap(pid_t process) {
+void bury(pid_t process) {
   if (process != 0) waitpid(process, nullptr, __WCLONE);
 }
 
 // Call it for one copy after the other.
-void reap_later(pid_t process) {
+void bury_later(pid_t process) {
   static std::atomic<size_t> next{0};
-  reap(ended_copies[next.fetch_add(1) % ended_copies.size()].exchange(process));
+  bury(ended_copies[next.fetch_add(1) % ended_copies.size()].exchange(process));
 }
 
 int64_t now_ns() {
@@ -297,20 +297,20 @@ bool is_over(const CopyWork& work, int64_t now) {
   return work.latest_ns != nullptr && now > work.latest_ns();
 }
 
-CopyResult wait_for(const CopyProcess& copy, const CopyWork& work, const CopyProgress& progress) {
+CopyResult wait_for(const CopyProcess& copy, const CopyWork& work, const Told& told) {
   constexpr long kMaxPauseNs = 2'000'000;
   int64_t part_began = now_ns();
-  int part = progress.parts_done.load();
+  int part = told.parts_done.load();
   LockWatch lock(part_began);
   timespec pause{0, 100'000};
   while (true) {
     int status = 0;
     if (copy.has_ended(status)) {
-      if (progress.parts_done.load() == work.parts) return CopyResult::kDone;
+      if (told.parts_done.load() == work.parts) return CopyResult::kDone;
       return status == kLockedStatus ? CopyResult::kLocked : CopyResult::kFailed;
     }
     const int64_t now = now_ns();
-    if (const int done = progress.parts_done.load(); done != part) {
+    if (const int done = told.parts_done.load(); done != part) {
       part = done;
       part_began = now;
     }
@@ -384,7 +384,7 @@ pid_t clone_into_copy(Copy& copy, CopyResult& why_not) {
   copy.parent = where.place() == OwnNamespace::Place::kOther ? 0 : getpid();
   const auto process =
       static_cast<pid_t>(syscall(SYS_clone, CLONE_UNTRACED, nullptr, nullptr, nullptr, nullptr));
-  if (process == 0) run_copy(copy);
+  if (process == 0) be_the_copy(copy);
   return process;
 }
 
@@ -396,12 +396,12 @@ CopyResult make_copy(Copy& copy) {
   const pid_t process = clone_into_copy(copy, why_not);
   if (knows_threads) core::OtherThreads::end_copy();
   if (process < 0) return why_not;
-  const CopyResult result = wait_for(CopyProcess(process), copy.work, *copy.progress);
-  copy.progress->remove_temporary();
+  const CopyResult result = wait_for(CopyProcess(process), copy.work, *copy.told);
+  copy.told->remove_temporary();
   if (copy.work.process_goes_on) {
-    reap_later(process);
+    bury_later(process);
   } else {
-    reap(process);
+    bury(process);
   }
   return result;
 }
@@ -469,20 +469,20 @@ bool is_fault(int number, const siginfo_t* info) noexcept {
 CopyResult write_in_copy(const CopyWork& work) noexcept {
   const int error = errno;
   const Mapping stack(kStackBytes, MAP_PRIVATE | MAP_NORESERVE | MAP_STACK);
-  const Mapping shared(sizeof(CopyProgress), MAP_SHARED);
+  const Mapping shared(sizeof(Told), MAP_SHARED);
   if (stack.get() == nullptr || shared.get() == nullptr) {
     if (work.left_out != nullptr) work.left_out(work.context, 0, CopyResult::kNotMade);
     return CopyResult::kNotMade;
   }
   const NoSignals blocked;
-  CopyProgress& progress = *new (shared.get()) CopyProgress;
+  Told& told = *new (shared.get()) Told;
   Copy copy;
   copy.work = work;
-  copy.progress = &progress;
+  copy.told = &told;
   copy.stack = stack.get();
   copy.walks_stack = true;
   CopyResult last = CopyResult::kDone;
-  for (int part = 0; part < work.parts; part = progress.parts_done.load()) {
+  for (int part = 0; part < work.parts; part = told.parts_done.load()) {
     Tries tries(work.seconds_per_part, last);
     CopyResult result = CopyResult::kDone;
     do {
@@ -491,20 +491,20 @@ CopyResult write_in_copy(const CopyWork& work) noexcept {
       // What this thread itself was writing when it was interrupted may be torn, too.
       copy.knows_threads = tries.crashes() < kMaxCrashes / 2;
       result = make_copy(copy);
-      if (progress.walks_stack.exchange(false)) copy.walks_stack = false;
-      if (result == CopyResult::kLocked && progress.parts_done.load() == 0 &&
+      if (told.walks_stack.exchange(false)) copy.walks_stack = false;
+      if (result == CopyResult::kLocked && told.parts_done.load() == 0 &&
           tries.copies() + 1 == work.copies_if_locked) {
         errno = error;
         return result;
       }
       if (work.between_copies != nullptr && result == CopyResult::kLocked) work.between_copies();
-    } while (progress.parts_done.load() == part && tries.again(result));
-    if (progress.parts_done.load() != part) continue;
+    } while (told.parts_done.load() == part && tries.again(result));
+    if (told.parts_done.load() != part) continue;
     if (work.left_out != nullptr) work.left_out(work.context, part, result);
-    progress.parts_done.store(part + 1);
+    told.parts_done.store(part + 1);
     last = result;
   }
-  in_handler.store(progress.in_handler.load());
+  in_handler.store(told.in_handler.load());
   errno = error;
   return last;
 }
@@ -531,11 +531,11 @@ void prepare_copies() noexcept { prepare_interrupted_calls(); }
 bool is_copy() noexcept { return this_is_a_copy; }
 
 void part_is_written() noexcept {
-  if (this_is_a_copy) this_copy.progress->parts_done.store(this_part + 1);
+  if (this_is_a_copy) this_copy.told->parts_done.store(this_part + 1);
 }
 
-void reap_copies() noexcept {
-  for (auto& process : ended_copies) reap(process.exchange(0));
+void bury_copies() noexcept {
+  for (auto& process : ended_copies) bury(process.exchange(0));
 }
 
 bool ran_in_signal_handler() noexcept { return in_handler.load(); }

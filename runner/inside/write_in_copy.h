@@ -78,7 +78,7 @@ void part_is_written() noexcept;
 // Waits for the copies that have ended. Copies of a process that goes on are not waited for before,
 // as what a process has waited for counts as used by its children (RUSAGE_CHILDREN); all but the
 // last 64 are.
-void reap_copies() noexcept;
+void bury_copies() noexcept;
 
 // Whether the last copy found that this thread runs in a signal handler.
 bool ran_in_signal_handler() noexcept;

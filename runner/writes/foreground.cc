@@ -230,13 +230,13 @@ class Relay {
 
 }  // namespace
 
-void Foreground::send_event(Event event, int value) const {
+void Foreground::tell(Event event, int value) const {
   const Message message{event, value, now_ns()};
   [[maybe_unused]] const ssize_t sent = send(channel_, &message, sizeof message, MSG_NOSIGNAL);
 }
 
 void Foreground::become_program() const {
-  send_event(Event::kStarted);
+  tell(Event::kStarted);
   sigprocmask(SIG_SETMASK, &callers_mask_, nullptr);
 }
 

@@ -30,7 +30,7 @@ class Foreground {
     int64_t time_ns = 0;
   };
 
-  void send_event(Event event, int value = 0) const;
+  void tell(Event event, int value = 0) const;
   // Called by the process that becomes the program.
   void become_program() const;
   // Called by the others, once the program has been forked: they leave the streams to it, so that

@@ -576,8 +576,9 @@ bool PrivateRoot::enter_working_folder() const {
 
 bool PrivateRoot::are_layers_full() const {
   struct statvfs found {};
-  constexpr uint64_t kMin = uint64_t{64} << 10;
-  return fstatvfs(layers_folder_, &found) == 0 && uint64_t{found.f_bavail} * found.f_frsize < kMin;
+  constexpr uint64_t kLeast = uint64_t{64} << 10;
+  return fstatvfs(layers_folder_, &found) == 0 &&
+         uint64_t{found.f_bavail} * found.f_frsize < kLeast;
 }
 
 prediction::Writes PrivateRoot::writes() const {

@@ -101,9 +101,9 @@ struct Waiting {
 // Reports what has become of the program while it goes on. Returns whether it does.
 bool goes_on(int status, const Foreground* foreground) {
   if (WIFSTOPPED(status) && foreground != nullptr)
-    foreground->send_event(Foreground::Event::kStopped, WSTOPSIG(status));
+    foreground->tell(Foreground::Event::kStopped, WSTOPSIG(status));
   if (WIFCONTINUED(status) && foreground != nullptr)
-    foreground->send_event(Foreground::Event::kContinued);
+    foreground->tell(Foreground::Event::kContinued);
   return WIFSTOPPED(status) || WIFCONTINUED(status);
 }
 
@@ -117,7 +117,7 @@ int wait_for(const Waiting& waiting, const Queued& queued) {
     while ((ended = waitpid(-1, &status, WNOHANG | options)) > 0) {
       if (ended != waiting.child || goes_on(status, foreground)) continue;
       if (foreground != nullptr && waiting.is_program)
-        foreground->send_event(Foreground::Event::kEnded, status);
+        foreground->tell(Foreground::Event::kEnded, status);
       return status;
     }
     if (ended < 0 && errno == ECHILD) return kCannotStart << 8;
@@ -126,7 +126,7 @@ int wait_for(const Waiting& waiting, const Queued& queued) {
     if (is_orphan || (foreground == nullptr && signal.si_signo == SIGTERM))
       waiting.end(waiting.child);
     if (foreground != nullptr && waiting.is_witness && signal.si_signo != SIGCHLD)
-      foreground->send_event(Foreground::Event::kWitnessed, signal.si_signo);
+      foreground->tell(Foreground::Event::kWitnessed, signal.si_signo);
   }
 }
 

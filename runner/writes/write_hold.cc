@@ -63,8 +63,8 @@ uint64_t free_memory() {
 
 // Half of what is free, for all runs that are made side by side.
 uint64_t default_limit(int runs_at_once) {
-  constexpr uint64_t kMin = uint64_t{64} << 20;
-  return std::max(kMin, free_memory() / 2 / static_cast<uint64_t>(std::max(runs_at_once, 1)));
+  constexpr uint64_t kLeast = uint64_t{64} << 20;
+  return std::max(kLeast, free_memory() / 2 / static_cast<uint64_t>(std::max(runs_at_once, 1)));
 }
 
 std::string working_folder() {

@@ -38,7 +38,7 @@ double now(clockid_t clock) {
   return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
 }
 
-std::string minimum_and_median(std::vector<double> milliseconds) {
+std::string least_and_median(std::vector<double> milliseconds) {
   std::sort(milliseconds.begin(), milliseconds.end());
   return fmt::format("{:>8.1f} {:>8.1f}", milliseconds.front(),
                      milliseconds[milliseconds.size() / 2]);
@@ -54,8 +54,8 @@ void time(const char* what, int rounds, const Work& work) {
     processor.push_back(now(CLOCK_PROCESS_CPUTIME_ID) - processor_start);
     wall.push_back(now(CLOCK_MONOTONIC) - wall_start);
   }
-  fmt::print("  {:<28} {}   {}\n", what, minimum_and_median(std::move(wall)),
-             minimum_and_median(std::move(processor)));
+  fmt::print("  {:<28} {}   {}\n", what, least_and_median(std::move(wall)),
+             least_and_median(std::move(processor)));
   std::fflush(stdout);
 }
 

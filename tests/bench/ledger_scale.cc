@@ -38,7 +38,7 @@ size_t bytes_in_use() {
   return info.uordblks + info.hblkhd;
 }
 
-void add_birth(Ledger& ledger, uintptr_t address, int64_t nbytes) {
+void bear(Ledger& ledger, uintptr_t address, int64_t nbytes) {
   Ledger::Birth birth;
   birth.address = address;
   birth.nbytes = nbytes;
@@ -117,9 +117,9 @@ void time_snapshots(const char* what, const Event& make_event, Ledger& copied, i
   interrupted.insert(interrupted.end(), waits.begin(), begins_in_none);
   waits.erase(waits.begin(), begins_in_none);
   const auto longest = [](const std::vector<Span>& spans) {
-    double max = 0;
-    for (const Span& span : spans) max = std::max(max, span.milliseconds());
-    return max;
+    double most = 0;
+    for (const Span& span : spans) most = std::max(most, span.milliseconds());
+    return most;
   };
   std::sort(some.begin(), some.end());
   fmt::print(
@@ -136,7 +136,7 @@ void time_snapshots(Ledger& copied, int snapshots) {
   const auto allocate_in = [](Ledger& used) {
     return [&used](uint64_t random) {
       const uintptr_t address = 0x100000 + random % 4096 * 64;
-      add_birth(used, address, 64);
+      bear(used, address, 64);
       used.note_death(address);
     };
   };
@@ -161,14 +161,14 @@ void own_memory_and_snapshots() {
   {
     fmt::print("snapshots of 10000 storages beside a thread\n");
     Ledger few;
-    for (size_t i = 0; i < 10000; ++i) add_birth(few, address_of(i), 512);
+    for (size_t i = 0; i < 10000; ++i) bear(few, address_of(i), 512);
     time_snapshots(few, 1000);
   }
   Ledger ledger;
   size_t before = bytes_in_use();
   const int64_t shape[] = {64, 3, 7, 7};
   for (size_t i = 0; i < kStorages; ++i) {
-    add_birth(ledger, address_of(i), 512);
+    bear(ledger, address_of(i), 512);
     ledger.describe(address_of(i), this_thread().thread, 0, shape, 4, 6);
   }
   fmt::print("own bytes per live storage: {:.1f}\n",
@@ -199,7 +199,7 @@ double nanoseconds_per_pair(int threads, size_t pairs, bool keep_peaks) {
       ready.fetch_add(1);
       for (size_t i = 0; i < pairs; ++i) {
         const uintptr_t address = base + random() % 1024 * 64;
-        add_birth(ledger, address, 1024);
+        bear(ledger, address, 1024);
         ledger.note_death(address);
       }
     });

@@ -152,7 +152,7 @@ PairedRatio bare_against_line_profiled(size_t pairs, const std::function<void()>
 }
 
 // What nobody can take less than who watches these steps.
-void show_minimum_for_steps(size_t pairs, const std::function<void()>& work) {
+void least_for_steps(size_t pairs, const std::function<void()>& work) {
   RegistryOptions allocator_only;
   allocator_only.operators = false;
   show("the same, callbacks that do nothing", compare(pairs, work, [&] {
@@ -225,7 +225,7 @@ void run(bool smoke) {
     show("the same, allocator hook only",
          bare_against_watched(smoke ? 3 : 100, allocator_only, step));
     show("the same, line profiler on", bare_against_line_profiled(smoke ? 3 : 100, step));
-    show_minimum_for_steps(smoke ? 3 : 100, step);
+    least_for_steps(smoke ? 3 : 100, step);
   }
   switched_off(smoke);
   for (const int threads : {1, 2}) small_adds(smoke, threads);

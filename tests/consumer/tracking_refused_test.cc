@@ -57,7 +57,7 @@ std::string standard_error_of(const std::function<void()>& body) {
 
 TEST_CASE("tracking that cannot be had is told once, with the remedy, and front classes go on") {
   const torch::nn::Linear net(2, 3);
-  const std::string printed = standard_error_of([&] {
+  const std::string told = standard_error_of([&] {
     const ScopedTracking tracking;
     CHECK(absl::IsInternal(tracking.status()));
     const ScopedTracking again;
@@ -99,7 +99,7 @@ TEST_CASE("tracking that cannot be had is told once, with the remedy, and front 
     CHECK_MESSAGE(contains(iteration.str(), "Total layer weight usage...............? MB"),
                   iteration.str());
   });
-  CHECK(printed ==
+  CHECK(told ==
         "memledger: cannot watch operators: no callbacks today; activate with "
         "RegistryOptions::operators = false to have bytes without names. Figures that need "
         "tracking read ?\n");

@@ -21,7 +21,7 @@
 
 namespace {
 
-constexpr size_t kMaxBytes = 4096;
+constexpr size_t kMostBytes = 4096;
 
 std::string current;
 std::string crash_path = "crash-input";
@@ -29,9 +29,9 @@ std::string crash_path = "crash-input";
 // Only what a signal handler may call.
 void keep_input(int number) {
   const int file = ::open(crash_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  const char message[] = "this input makes it fail: crash-input\n";
+  const char told[] = "this input makes it fail: crash-input\n";
   if (file >= 0 && ::write(file, current.data(), current.size()) >= 0) {
-    if (::write(STDERR_FILENO, message, sizeof message - 1) < 0) ::_exit(1);
+    if (::write(STDERR_FILENO, told, sizeof told - 1) < 0) ::_exit(1);
   }
   ::signal(number, SIG_DFL);
   ::raise(number);
@@ -50,14 +50,14 @@ class Mutator {
   std::string next() {
     std::string text = corpus_[below(corpus_.size())];
     for (size_t changes = 1 + below(6); changes > 0; --changes) change(text);
-    if (text.size() > kMaxBytes) text.resize(kMaxBytes);
+    if (text.size() > kMostBytes) text.resize(kMostBytes);
     // Some of what is new goes on from there.
     if (below(64) == 0 && corpus_.size() < 4096) corpus_.push_back(text);
     return text;
   }
 
  private:
-  size_t below(size_t max) { return max == 0 ? 0 : static_cast<size_t>(random_() % max); }
+  size_t below(size_t most) { return most == 0 ? 0 : static_cast<size_t>(random_() % most); }
 
   void change(std::string& text) {
     const size_t at = below(text.size() + 1);

@@ -25,8 +25,8 @@ int32_t next_code(std::string_view text, size_t& at) {
     if (at >= text.size() || (byte(at) & 0xc0) != 0x80) return -1;
     code = code << 6 | (byte(at) & 0x3f);
   }
-  const int32_t min[] = {0, 0x80, 0x800, 0x10000};
-  return code < min[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? -1 : code;
+  const int32_t least[] = {0, 0x80, 0x800, 0x10000};
+  return code < least[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? -1 : code;
 }
 
 bool is_utf8(std::string_view text) {
@@ -47,7 +47,7 @@ class Json {
   }
 
  private:
-  static constexpr int kMaxDepth = 100;
+  static constexpr int kMostDepth = 100;
 
   void spaces() {
     while (at_ < text_.size() && is_space(text_[at_])) ++at_;
@@ -109,7 +109,7 @@ class Json {
   }
   bool value(int depth) {
     spaces();
-    if (at_ == text_.size() || depth > kMaxDepth) return false;
+    if (at_ == text_.size() || depth > kMostDepth) return false;
     switch (text_[at_]) {
       case '{':
         return list('}', true, depth);

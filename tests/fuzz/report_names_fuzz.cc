@@ -49,7 +49,7 @@ const std::vector<std::string_view> kTokens = {"\n",
 
 namespace {
 
-constexpr size_t kMaxRows = 8;
+constexpr size_t kMostRows = 8;
 
 // Each name ends in its number, so that no two rows are alike, and none is empty.
 std::string numbered(std::string_view name, size_t number) {
@@ -86,7 +86,7 @@ Report report_with(Names& names) {
   device.followed = true;
   device.bytes_by_role.resize(static_cast<size_t>(Role::kTensor) + 1);
   device.items.push_back({ReportItemKind::kLibraryWorkspace, names.next(), 512, 1});
-  while (names.more() && device.rows.size() < kMaxRows) {
+  while (names.more() && device.rows.size() < kMostRows) {
     ReportRow row;
     const size_t number = device.rows.size();
     row.kind = number % 4 == 3 ? RowKind::kExternal : RowKind::kStorage;

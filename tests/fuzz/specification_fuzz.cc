@@ -16,7 +16,7 @@ const std::vector<std::string_view> kTokens = {
 
 namespace {
 
-constexpr uint64_t kMaxMemory = uint64_t{1} << 40;
+constexpr uint64_t kMostMemory = uint64_t{1} << 40;
 
 void check(std::string_view text) {
   using namespace virtual_gpu;
@@ -33,11 +33,11 @@ void check(std::string_view text) {
   const Specification& asked = *parsed.specification;
   const size_t count = asked.all_devices().size();
   FUZZ_CHECK(count >= 1 && count <= 8, std::to_string(count));
-  FUZZ_CHECK(asked.keep_bytes <= kMaxMemory, "keep");
+  FUZZ_CHECK(asked.keep_bytes <= kMostMemory, "keep");
   std::string again;
   for (const DeviceSpecification& device : asked.devices) {
     const uint64_t memory = device.capacity_bytes();
-    FUZZ_CHECK(memory >= uint64_t{64} << 20 && memory <= kMaxMemory, std::to_string(memory));
+    FUZZ_CHECK(memory >= uint64_t{64} << 20 && memory <= kMostMemory, std::to_string(memory));
     FUZZ_CHECK(asked.context_bytes_of(device) < memory, "context");
     again += (again.empty() ? "" : "+") + device.profile.name;
     if (device.memory_bytes) again += ":" + std::to_string(*device.memory_bytes) + "B";

@@ -15,7 +15,7 @@ namespace {
 constexpr int kAllocations = 300;
 constexpr size_t kKiB = 1 << 10;
 constexpr size_t kMiB = 1 << 20;
-constexpr size_t kMax = size_t{1} << 30;
+constexpr size_t kMost = size_t{1} << 30;
 
 // LibTorch's segments (2 MiB, 20 MiB, multiples of 2 MiB), and what is on either side of a border.
 constexpr size_t kSizes[] = {
@@ -32,7 +32,7 @@ struct Block {
 class Series {
  public:
   int allocate(size_t bytes) {
-    while (taken_ + bytes > kMax) free_at(0);
+    while (taken_ + bytes > kMost) free_at(0);
     void* pointer = nullptr;
     if (const cudaError_t error = cudaMalloc(&pointer, bytes)) return error;
     print("allocate", {pointer, bytes});

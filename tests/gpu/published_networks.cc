@@ -189,18 +189,18 @@ class Cnn {
 
   int64_t filters_at(int64_t i) const {
     const std::string& architecture = shape_.architecture;
-    const int64_t depth = shape_.depth, max = static_cast<int64_t>(kMaxFilters);
+    const int64_t depth = shape_.depth, most = static_cast<int64_t>(kMaxFilters);
     const auto real = [](int64_t number) { return static_cast<double>(number); };
     if (architecture == "uniform") return shape_.filters;
-    if (architecture == "pyramid") return std::min(grown(growth(real(depth)), i), max);
-    if (architecture == "gradual") return std::min(grown(growth(real(2 * depth)), i), max);
+    if (architecture == "pyramid") return std::min(grown(growth(real(depth)), i), most);
+    if (architecture == "gradual") return std::min(grown(growth(real(2 * depth)), i), most);
     if (architecture == "bottleneck") {
       if (i == 0) return 2 * shape_.filters;
-      return std::min(grown(depth <= 2 ? 2 : growth(real(depth - 1)), i - 1), max);
+      return std::min(grown(depth <= 2 ? 2 : growth(real(depth - 1)), i - 1), most);
     }
     if (architecture == "hourglass") {
       const int64_t contracting = depth / 2;
-      if (i < contracting) return std::min(grown(growth(real(contracting)), i), max);
+      if (i < contracting) return std::min(grown(growth(real(contracting)), i), most);
       return std::max(grown(growth(real(depth - contracting)), depth - i - 1), shape_.filters);
     }
     throw std::runtime_error("no architecture of a CNN: " + architecture);

@@ -188,7 +188,7 @@ TEST_CASE("a wall that no peak foretells is found by halving") {
 
 TEST_CASE("estimates that creep along one side end all the same, with both sides") {
   // What fits is decided by something else than the peaks: fragments, say.
-  size_t max = 0;
+  size_t most = 0;
   for (int64_t wall = 20; wall < 3000; wall += 7) {
     CAPTURE(wall);
     for (const double share : {0.3, 0.9, 1.1, 3.0}) {
@@ -204,11 +204,11 @@ TEST_CASE("estimates that creep along one side end all the same, with both sides
       CHECK(search.outcome().end == FitEnd::kFound);
       CHECK(search.outcome().largest == wall);
       CHECK(search.outcome().next == wall + 1);
-      max = std::max(max, search.tried().size());
+      most = std::max(most, search.tried().size());
     }
   }
-  CHECK(max > 12);
-  CHECK(max <= 36);
+  CHECK(most > 12);
+  CHECK(most <= 36);
 }
 
 TEST_CASE("a value that turns out not to fit sends the search on below it") {

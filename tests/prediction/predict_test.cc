@@ -259,8 +259,8 @@ TEST_CASE("what cannot be is refused") {
   CHECK(absl::IsInvalidArgument(predict(step, {"h1000"}).status()));
   CHECK(has(fits_on("h1000", step).message(), "is not a known device"));
   PredictOptions options;
-  options.min_runs = 3;
-  options.max_runs = 2;
+  options.least_runs = 3;
+  options.most_runs = 2;
   CHECK(absl::IsInvalidArgument(predict(step, options).status()));
   options = {};
   options.capacity_bytes = 1;

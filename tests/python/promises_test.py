@@ -388,7 +388,7 @@ class Arguments(unittest.TestCase):
                 memledger.memory_profiler(net, print_period=wrong)
         with self.assertRaisesRegex(ValueError, "type_size is"):
             memledger.modelsize(net, torch.ones(1, 2), type_size=(1 << 64) + 4, show=False)
-        for wrong in ({"capacity_bytes": -5}, {"capacity_bytes": 1 << 64}, {"timeout_s": 1 << 32}, {"max_runs": (1 << 32) + 3}):
+        for wrong in ({"capacity_bytes": -5}, {"capacity_bytes": 1 << 64}, {"timeout_s": 1 << 32}, {"most_runs": (1 << 32) + 3}):
             with self.assertRaisesRegex(ValueError, next(iter(wrong))):
                 memledger.predict(lambda: None, "h100", **wrong)
         with self.assertRaisesRegex(TypeError, "the step is a int"):

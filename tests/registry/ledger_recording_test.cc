@@ -24,12 +24,12 @@ TEST_SUITE_BEGIN("ledger recording");
 
 TEST_CASE("nothing is kept unless it is asked for") {
   Ledger ledger;
-  add_birth(ledger, 0x1000, 64);
+  bear(ledger, 0x1000, 64);
   const RecordingMark before;
   CHECK(ledger.recording(before, false).events.empty());
   const RecordingMark mark = ledger.start_recording(100);
   ledger.stop_recording();
-  add_birth(ledger, 0x2000, 64);
+  bear(ledger, 0x2000, 64);
   CHECK(ledger.recording(mark, false).events.empty());
   CHECK(ledger.recording(mark, true).alive.size() == 2);
 }
@@ -38,15 +38,15 @@ TEST_CASE(
     "births and deaths since the mark, in order of time; a death tells what was learnt of the "
     "storage") {
   Ledger ledger;
-  const uint64_t old = add_birth(ledger, 0x1000, 10);
+  const uint64_t old = bear(ledger, 0x1000, 10);
   const RecordingMark mark = ledger.start_recording(1000);
-  const uint64_t one = add_birth(ledger, 0x2000, 20);
+  const uint64_t one = bear(ledger, 0x2000, 20);
   const int64_t shape[] = {4, 5};
   ledger.describe(0x2000, 0, 0, shape, 2, 6);
   ledger.mark_parameter_like(0x2000);
   ledger.note_death(0x1000);
   ledger.note_death(0x2000);
-  const uint64_t two = add_birth(ledger, 0x2000, 30);
+  const uint64_t two = bear(ledger, 0x2000, 30);
   LedgerRecording recording = ledger.recording(mark, true);
   REQUIRE(recording.events.size() == 4);
   const auto is = [&](size_t i, uint64_t id, bool birth, int64_t nbytes) {
@@ -84,8 +84,8 @@ TEST_CASE(
     "known") {
   Ledger ledger;
   const RecordingMark mark = ledger.start_recording(1000);
-  add_birth(ledger, 0x1000, 64);
-  add_birth(ledger, 0x2000, 32);
+  bear(ledger, 0x1000, 64);
+  bear(ledger, 0x2000, 32);
   const int64_t size = 8;
   ledger.describe(0x2000, 1, 1, &size, 1, /*dtype=*/6);
   ledger.mark_library_workspace(0x1000, kCpu);
@@ -110,7 +110,7 @@ TEST_CASE(
 TEST_CASE("the last are kept, as many as were asked for, and the others counted") {
   Ledger ledger;
   const RecordingMark mark = ledger.start_recording(320);
-  for (size_t i = 0; i < 10000; ++i) add_birth(ledger, address_of(i), 1);
+  for (size_t i = 0; i < 10000; ++i) bear(ledger, address_of(i), 1);
   const LedgerRecording recording = ledger.recording(mark, false);
   CHECK(recording.dropped + static_cast<int64_t>(recording.events.size()) == 10000);
   REQUIRE(recording.events.size() == 320);
@@ -131,7 +131,7 @@ TEST_CASE(
     const RecordingMark mark = ledger.start_recording(events);
     for (size_t i = 0; i < events; ++i) {
       if (i % 2 == 0) {
-        add_birth(ledger, address_of(0), 1);
+        bear(ledger, address_of(0), 1);
       } else {
         ledger.note_death(address_of(0));
       }
@@ -139,7 +139,7 @@ TEST_CASE(
     CHECK(ledger.recording(mark, false).dropped == 0);
     // Elsewhere, where a few are never enough to fill a segment.
     for (size_t i = 1; i <= 5000; ++i) {
-      add_birth(ledger, address_of(i % 7 == 0 ? i : 0), 1);
+      bear(ledger, address_of(i % 7 == 0 ? i : 0), 1);
       ledger.note_death(address_of(i % 7 == 0 ? i : 0));
       if (i % 1000 != 0) continue;
       const LedgerRecording recording = ledger.recording(mark, false);
@@ -155,10 +155,10 @@ TEST_CASE(
 TEST_CASE("several may record at once; the largest number holds, and the last to stop ends it") {
   Ledger ledger;
   const RecordingMark first = ledger.start_recording(64);
-  for (size_t i = 0; i < 30; ++i) add_birth(ledger, address_of(i), 1);
+  for (size_t i = 0; i < 30; ++i) bear(ledger, address_of(i), 1);
   const size_t kept = ledger.recording(first, false).events.size();
   const RecordingMark second = ledger.start_recording(64000);
-  for (size_t i = 30; i < 1000; ++i) add_birth(ledger, address_of(i), 1);
+  for (size_t i = 30; i < 1000; ++i) bear(ledger, address_of(i), 1);
   CHECK(ledger.recording(second, false).events.size() == 970);
   CHECK(ledger.recording(first, false).events.size() == 970 + kept);
   ledger.stop_recording();
@@ -181,7 +181,7 @@ TEST_CASE("a recording taken while threads allocate and free fits what is alive 
       for (int step = 0; step < 20000 && !stop; ++step) {
         const size_t i = t * 1000 + random() % 1000;
         if (held.insert(i).second) {
-          add_birth(ledger, address_of(i), static_cast<int64_t>(i));
+          bear(ledger, address_of(i), static_cast<int64_t>(i));
         } else {
           ledger.note_death(address_of(i));
           held.erase(i);

@@ -77,7 +77,7 @@ TEST_SUITE("ledger") {
         threads.emplace_back([&, t] {
           for (uintptr_t i = 0; i < kEach; ++i) {
             const uintptr_t address = (t + 1) << 26 | (i + 1) * 64;
-            made[t].push_back(add_birth(ledger, address, 8));
+            made[t].push_back(bear(ledger, address, 8));
             ledger.note_death(address);
           }
         });
@@ -89,7 +89,7 @@ TEST_SUITE("ledger") {
         all.push_back(ids);
       }
       // This thread's own ids, of a block that it began before.
-      CHECK(add_birth(ledger, 64 * 64, 8) >= mark);
+      CHECK(bear(ledger, 64 * 64, 8) >= mark);
       uint64_t newest = 0;
       for (const auto& ids : all) newest = std::max(newest, ids.back());
       if (round % 2 == 0) {
@@ -106,20 +106,20 @@ TEST_SUITE("ledger") {
     CHECK(different.size() == 4 * kThreads * kEach);
     // Another ledger's ids begin again.
     Ledger other;
-    CHECK(add_birth(other, 0x1000, 8) == 1);
-    CHECK(add_birth(other, 0x2000, 8) == 2);
+    CHECK(bear(other, 0x1000, 8) == 1);
+    CHECK(bear(other, 0x2000, 8) == 2);
   }
 
   TEST_CASE("a cursor may be moved without telling what happened") {
     Ledger ledger;
     const uint64_t cursor = ledger.open_cursor();
-    add_birth(ledger, 0x1000, 64);
+    bear(ledger, 0x1000, 64);
     const LedgerChanges first = ledger.changes_since(cursor, /*rows=*/false);
     CHECK(first.born.empty());
     CHECK(first.from_snapshot);
     REQUIRE(first.devices.size() == 1);
     CHECK(first.devices[0].table_bytes == 64);
-    add_birth(ledger, 0x2000, 32);
+    bear(ledger, 0x2000, 32);
     ledger.note_death(0x1000);
     CHECK(ledger.changes_since(cursor, /*rows=*/false).devices[0].table_bytes == 32);
     CHECK(ledger.tombstones() == 1);  // of the peak, not of the cursor
@@ -138,12 +138,12 @@ TEST_SUITE("ledger") {
       const Shape& shape = snapshot.records[0].shape;
       return std::vector<int64_t>(shape.begin(), shape.end());
     };
-    add_birth(ledger, 0x1000, 64);
+    bear(ledger, 0x1000, 64);
     CHECK(shape_now().empty());
-    const int64_t largest_small = std::numeric_limits<uint32_t>::max();
+    const int64_t most_small = std::numeric_limits<uint32_t>::max();
     const std::vector<std::vector<int64_t>> shapes = {{2, 3},
-                                                      {largest_small, 0, 1, largest_small},
-                                                      {largest_small + 1},
+                                                      {most_small, 0, 1, most_small},
+                                                      {most_small + 1},
                                                       {1, 2, 3, 4, 5, 6, 7},
                                                       {int64_t{1} << 62, 0},
                                                       {},
@@ -156,7 +156,7 @@ TEST_SUITE("ledger") {
     ledger.note_death(0x1000);
     CHECK(ledger.peak(kCpu).records[0].shape.size() == 4);
     ledger.reset_peak(kCpu);
-    add_birth(ledger, 0x1000, 64);
+    bear(ledger, 0x1000, 64);
     CHECK(shape_now().empty());
   }
 
@@ -165,7 +165,7 @@ TEST_SUITE("ledger") {
     constexpr size_t kStorages = 20000;
     Ledger ledger;
     const uint64_t cursor = ledger.open_cursor();
-    for (size_t i = 1; i <= kStorages; ++i) add_birth(ledger, i * 64, 64);
+    for (size_t i = 1; i <= kStorages; ++i) bear(ledger, i * 64, 64);
     ledger.changes_since(cursor);
     for (size_t i = 1; i <= kStorages; ++i) ledger.note_death(i * 64);
     CHECK(ledger.tombstones() == kStorages);
@@ -179,7 +179,7 @@ TEST_SUITE("ledger") {
     for (size_t round = 1; round <= 5; ++round) {
       const size_t begin = round * kStorages;
       const auto nbytes = static_cast<int64_t>(64 * round);
-      for (size_t i = begin; i < begin + kStorages; ++i) add_birth(ledger, i * 64, nbytes);
+      for (size_t i = begin; i < begin + kStorages; ++i) bear(ledger, i * 64, nbytes);
       for (size_t i = begin; i < begin + kStorages; ++i) ledger.note_death(i * 64);
       CHECK(ledger.peak(kCpu).records.size() == kStorages);
     }
@@ -190,11 +190,11 @@ TEST_SUITE("ledger") {
     Ledger ledger;
     CHECK(ledger.newest_id() == 0);
     for (int i = 0; i < 200; ++i) {
-      const uint64_t id = add_birth(ledger, 0x1000 + 0x40 * i, 64);
+      const uint64_t id = bear(ledger, 0x1000 + 0x40 * i, 64);
       if (i % 50 == 7) ledger.next_id();
       CHECK(ledger.newest_id() == id);
     }
-    std::thread([&] { add_birth(ledger, 0x100000, 64); }).join();
+    std::thread([&] { bear(ledger, 0x100000, 64); }).join();
     const uint64_t above = ledger.newest_id();
     uint64_t highest = 0;
     ledger.visit_live(DeviceKey{}, [&](const TableEntry& record) {
@@ -206,37 +206,37 @@ TEST_SUITE("ledger") {
 
   TEST_CASE("a told parameter is one until it ends, however many were told") {
     Ledger ledger;
-    const uint64_t kept = add_birth(ledger, 0x1000, 64);
-    ledger.mark_registered_parameter(0x1000);
+    const uint64_t kept = bear(ledger, 0x1000, 64);
+    ledger.mark_told_parameter(0x1000);
     uint64_t ended = 0;
     for (int i = 0; i < 5000; ++i) {
-      ended = add_birth(ledger, 0x2000, 64);
-      ledger.mark_registered_parameter(0x2000);
+      ended = bear(ledger, 0x2000, 64);
+      ledger.mark_told_parameter(0x2000);
       ledger.note_death(0x2000);
     }
-    CHECK(ledger.is_registered_parameter(kept));
-    CHECK(!ledger.is_registered_parameter(ended));
-    const uint64_t unregistered = add_birth(ledger, 0x2000, 64);  // where one was
-    CHECK(!ledger.is_registered_parameter(unregistered));
-    CHECK(!ledger.is_registered_parameter(ended));
+    CHECK(ledger.is_told_parameter(kept));
+    CHECK(!ledger.is_told_parameter(ended));
+    const uint64_t untold = bear(ledger, 0x2000, 64);  // where one was
+    CHECK(!ledger.is_told_parameter(untold));
+    CHECK(!ledger.is_told_parameter(ended));
   }
 
   TEST_CASE("who read a storage first stands, and only where no layer made it") {
     Ledger ledger;
-    const uint64_t weight = add_birth(ledger, 0x1000, 64);
-    const uint64_t input = add_birth(ledger, 0x2000, 32);
+    const uint64_t weight = bear(ledger, 0x1000, 64);
+    const uint64_t input = bear(ledger, 0x2000, 32);
     Ledger::Birth of_layer;
     of_layer.address = 0x3000;
     of_layer.nbytes = 16;
     of_layer.birthplace.parameter = weight;
     const uint64_t output = ledger.note_birth(of_layer);
-    CHECK(!ledger.any_registered_parameter());
-    ledger.mark_registered_parameter(0x1000);
-    ledger.mark_registered_parameter(0x9000);  // nothing there
-    CHECK(ledger.any_registered_parameter());
-    CHECK(ledger.registered_parameter_at(0x1000) == weight);
-    CHECK(ledger.registered_parameter_at(0x2000) == 0);
-    CHECK(ledger.registered_parameter_at(0x9000) == 0);
+    CHECK(!ledger.any_told_parameter());
+    ledger.mark_told_parameter(0x1000);
+    ledger.mark_told_parameter(0x9000);  // nothing there
+    CHECK(ledger.any_told_parameter());
+    CHECK(ledger.told_parameter_at(0x1000) == weight);
+    CHECK(ledger.told_parameter_at(0x2000) == 0);
+    CHECK(ledger.told_parameter_at(0x9000) == 0);
     ledger.note_consumer(0x2000, input);  // not itself
     ledger.note_consumer(0x2000, weight);
     ledger.note_consumer(0x2000, output);
@@ -256,8 +256,8 @@ TEST_SUITE("ledger") {
       "a library's workspace is marked while it lives, and its end takes it out of the sums") {
     Ledger ledger;
     const uint64_t cursor = ledger.open_cursor();
-    const uint64_t workspace = add_birth(ledger, 0x1000, 64, kCuda0);
-    add_birth(ledger, 0x2000, 32, kCuda0);
+    const uint64_t workspace = bear(ledger, 0x1000, 64, kCuda0);
+    bear(ledger, 0x2000, 32, kCuda0);
     const int64_t size = 8;
     ledger.describe(0x2000, 1, 1, &size, 1, /*dtype=*/0);
     Ledger::Birth raw;
@@ -281,7 +281,7 @@ TEST_SUITE("ledger") {
 
     ledger.note_death(0x1000);
     ledger.note_death(0x3000);
-    add_birth(ledger, 0x1000, 8, kCuda0);  // no workspace, though it is where one was
+    bear(ledger, 0x1000, 8, kCuda0);  // no workspace, though it is where one was
     const LedgerChanges later = ledger.changes_since(cursor);
     CHECK(later.devices[0].library_workspace_bytes == 0);
     CHECK(later.devices[0].raw_block_bytes == 0);
@@ -294,19 +294,19 @@ TEST_SUITE("ledger") {
   TEST_CASE("what takes a freed storage's place begins anew") {
     Ledger ledger;
     ledger.keep_peaks(false);  // no tombstone: its entry is free at once
-    add_birth(ledger, 0x1000, 64);
-    ledger.mark_registered_parameter(0x1000);
+    bear(ledger, 0x1000, 64);
+    ledger.mark_told_parameter(0x1000);
     ledger.note_consumer(0x1000, 17);
     ledger.mark_parameter_like(0x1000);
     ledger.note_death(0x1000);
-    const uint64_t later = add_birth(ledger, 0x1000, 64);
-    CHECK(ledger.registered_parameter_at(0x1000) == 0);
+    const uint64_t later = bear(ledger, 0x1000, 64);
+    CHECK(ledger.told_parameter_at(0x1000) == 0);
     CHECK(!ledger.is_parameter_like(0x1000));
     const LedgerSnapshot snapshot = ledger.snapshot();
     REQUIRE(snapshot.records.size() == 1);
     CHECK(snapshot.records[0].id == later);
     CHECK(snapshot.records[0].consumer == 0);
-    CHECK(!snapshot.records[0].registered_parameter);
+    CHECK(!snapshot.records[0].told_parameter);
   }
 
   TEST_CASE("a description finds its storage wherever it is looked for first") {
@@ -342,7 +342,7 @@ TEST_SUITE("ledger") {
     bool rises = true, is_near = true;
     uintptr_t address = 0;
     const auto be_born = [&](size_t thread) {
-      const uint64_t id = add_birth(ledger, address += 64, 1);
+      const uint64_t id = bear(ledger, address += 64, 1);
       rises = rises && id > last[thread];
       is_near = is_near && id + 1100 > highest;
       last[thread] = id;
@@ -370,14 +370,14 @@ TEST_SUITE("ledger") {
     CHECK(rises);
     CHECK(is_near);
     ledger.snapshot();
-    CHECK(add_birth(ledger, address + 64, 1) > highest);
+    CHECK(bear(ledger, address + 64, 1) > highest);
   }
 
   TEST_CASE("an address is reused, an id never") {
     Ledger ledger;
-    const uint64_t first = add_birth(ledger, 0x1000, 64);
+    const uint64_t first = bear(ledger, 0x1000, 64);
     REQUIRE(ledger.note_death(0x1000).has_value());
-    const uint64_t second = add_birth(ledger, 0x1000, 32);
+    const uint64_t second = bear(ledger, 0x1000, 32);
     CHECK(second > first);
     CHECK(ledger.id_at(0x1000) == second);
     CHECK(sum(ledger.snapshot().records) == 32);
@@ -403,8 +403,8 @@ TEST_SUITE("ledger") {
       "a birth over a live address drops the old record, counts it, and shows as a difference to "
       "the counter") {
     Ledger ledger;
-    add_birth(ledger, 0x80, 100);
-    add_birth(ledger, 0x80, 10);
+    bear(ledger, 0x80, 100);
+    bear(ledger, 0x80, 10);
     CHECK(ledger.dropped_records() == 1);
     const LedgerSnapshot snapshot = ledger.snapshot();
     CHECK(snapshot.records.size() == 1);
@@ -415,9 +415,9 @@ TEST_SUITE("ledger") {
 
   TEST_CASE("devices are counted apart") {
     Ledger ledger;
-    add_birth(ledger, 0x100, 5);
-    add_birth(ledger, 0x200, 6, kCuda0);
-    add_birth(ledger, 0x300, 7, kCuda0);
+    bear(ledger, 0x100, 5);
+    bear(ledger, 0x200, 6, kCuda0);
+    bear(ledger, 0x300, 7, kCuda0);
     ledger.note_death(0x200);
     CHECK(ledger.counters(kCpu).current_bytes == 5);
     const Counters cuda = ledger.counters(kCuda0);
@@ -436,8 +436,8 @@ TEST_SUITE("ledger") {
 
   TEST_CASE("reset_peak starts the peak at what is alive") {
     Ledger ledger;
-    add_birth(ledger, 0x100, 50);
-    add_birth(ledger, 0x200, 50);
+    bear(ledger, 0x100, 50);
+    bear(ledger, 0x200, 50);
     ledger.note_death(0x200);
     CHECK(ledger.counters(kCpu).peak_bytes == 100);
     ledger.reset_peak(kCpu);
@@ -449,13 +449,13 @@ TEST_SUITE("ledger") {
     std::atomic<bool> stop{false};
     std::thread other([&] {
       while (!stop) {
-        add_birth(ledger, 0x5000, 100);
+        bear(ledger, 0x5000, 100);
         ledger.note_death(0x5000);
       }
     });
     for (int i = 0; i < 20000; ++i) {
       ledger.reset_peak(kCpu);
-      add_birth(ledger, 0x6000, 7);
+      bear(ledger, 0x6000, 7);
       REQUIRE(ledger.counters(kCpu).peak_bytes >= 7);
       ledger.note_death(0x6000);
     }
@@ -465,7 +465,7 @@ TEST_SUITE("ledger") {
 
   TEST_CASE("an adopted storage is in current and peak, never in allocated") {
     Ledger ledger;
-    add_birth(ledger, 0x100, 50);
+    bear(ledger, 0x100, 50);
     ledger.note_death(0x100);
     Ledger::Birth birth;
     birth.address = 0x200;
@@ -503,7 +503,7 @@ TEST_SUITE("ledger") {
 
   TEST_CASE("changes since a cursor are coalesced") {
     Ledger ledger;
-    const uint64_t old = add_birth(ledger, 0x100, 1);
+    const uint64_t old = bear(ledger, 0x100, 1);
     const uint64_t cursor = ledger.open_cursor();
     LedgerChanges changes = ledger.changes_since(cursor);
     CHECK(changes.from_snapshot);
@@ -516,7 +516,7 @@ TEST_SUITE("ledger") {
       CHECK(changes.died.empty());
     }
     SUBCASE("born and died in between appears nowhere") {
-      add_birth(ledger, 0x200, 2);
+      bear(ledger, 0x200, 2);
       ledger.note_death(0x200);
       changes = ledger.changes_since(cursor);
       CHECK(changes.born.empty());
@@ -524,7 +524,7 @@ TEST_SUITE("ledger") {
     }
     SUBCASE("freed and replaced at the same address is one of each") {
       ledger.note_death(0x100);
-      const uint64_t replacement = add_birth(ledger, 0x100, 1);
+      const uint64_t replacement = bear(ledger, 0x100, 1);
       changes = ledger.changes_since(cursor);
       CHECK(ids(changes.born) == std::vector<uint64_t>{replacement});
       CHECK(ids(changes.died) == std::vector<uint64_t>{old});
@@ -538,7 +538,7 @@ TEST_SUITE("ledger") {
       const uint64_t other = ledger.open_cursor();
       ledger.changes_since(other);
       ledger.note_death(0x100);
-      const uint64_t second = add_birth(ledger, 0x200, 2);
+      const uint64_t second = bear(ledger, 0x200, 2);
       CHECK(ids(ledger.changes_since(cursor).died) == std::vector<uint64_t>{old});
       ledger.note_death(0x200);
       changes = ledger.changes_since(cursor);
@@ -568,7 +568,7 @@ TEST_SUITE("ledger") {
         const uintptr_t address = (random() % 64 + 1) * 64;
         const auto there = live.find(address);
         if (there == live.end()) {
-          live[address] = add_birth(ledger, address, static_cast<int64_t>(random() % 1000));
+          live[address] = bear(ledger, address, static_cast<int64_t>(random() % 1000));
         } else {
           REQUIRE(ledger.note_death(address).has_value());
           live.erase(there);
@@ -608,7 +608,7 @@ TEST_SUITE("ledger") {
       return (static_cast<uintptr_t>(t + 1) << 44) + static_cast<uintptr_t>(i) * 64;
     };
     for (int t = 0; t < kThreads; ++t) {
-      for (int i = 0; i < standing; ++i) add_birth(ledger, standing_at(t, i), 32);
+      for (int i = 0; i < standing; ++i) bear(ledger, standing_at(t, i), 32);
     }
     std::atomic<int> running{kThreads};
     std::vector<std::thread> threads;
@@ -621,11 +621,11 @@ TEST_SUITE("ledger") {
             const uintptr_t replaced =
                 standing_at(t, static_cast<int>(random() % static_cast<unsigned>(standing)));
             ledger.note_death(replaced);
-            add_birth(ledger, replaced, 32);
+            bear(ledger, replaced, 32);
           }
           const uintptr_t base = (static_cast<uintptr_t>(t + 1) << 40) + (random() % 4096) * 4096;
-          add_birth(ledger, base, 8);
-          add_birth(ledger, base + 64, 16);
+          bear(ledger, base, 8);
+          bear(ledger, base + 64, 16);
           ledger.note_death(base + 64);
           ledger.note_death(base);
         }

@@ -27,7 +27,7 @@ int until_it_succeeds(const Read& read, const Check& check) {
 // So that nothing that dies later is kept for the peak's sake, only for readers. Returns the
 // tombstones there are.
 size_t have_a_peak(Ledger& ledger) {
-  add_birth(ledger, 64 * 5000, 1 << 20);
+  bear(ledger, 64 * 5000, 1 << 20);
   ledger.note_death(64 * 5000);
   return ledger.tombstones();
 }
@@ -38,21 +38,21 @@ TEST_SUITE("ledger without memory") {
       "that failed") {
     Ledger ledger;
     const size_t tombstones = have_a_peak(ledger);
-    for (uintptr_t i = 1; i <= 100; ++i) add_birth(ledger, 64 * i, 8);
+    for (uintptr_t i = 1; i <= 100; ++i) bear(ledger, 64 * i, 8);
     const uint64_t cursor = ledger.open_cursor();
     CHECK(ledger.changes_since(cursor).born.size() == 100);
     for (uintptr_t i = 1; i <= 30; ++i) ledger.note_death(64 * i);
-    for (uintptr_t i = 201; i <= 220; ++i) add_birth(ledger, 64 * i, 8);
+    for (uintptr_t i = 201; i <= 220; ++i) bear(ledger, 64 * i, 8);
     uintptr_t next = 301;
     size_t born = 20;
     LedgerChanges changes;
     const int failed = until_it_succeeds([&] { changes = ledger.changes_since(cursor); },
                                          [&] {
-                                           add_birth(ledger, 64 * next++, 8);
+                                           bear(ledger, 64 * next++, 8);
                                            ++born;
                                            // Born and died since the last success: reported by
                                            // nobody, and a tombstone of none.
-                                           add_birth(ledger, 64 * 1000, 8);
+                                           bear(ledger, 64 * 1000, 8);
                                            ledger.note_death(64 * 1000);
                                            CHECK(ledger.tombstones() == tombstones + 30);
                                          });
@@ -69,7 +69,7 @@ TEST_SUITE("ledger without memory") {
 
   TEST_CASE("a cursor's first use that fails is still a first use") {
     Ledger ledger;
-    for (uintptr_t i = 1; i <= 10; ++i) add_birth(ledger, 64 * i, 8);
+    for (uintptr_t i = 1; i <= 10; ++i) bear(ledger, 64 * i, 8);
     const uint64_t cursor = ledger.open_cursor();
     LedgerChanges changes;
     until_it_succeeds([&] { changes = ledger.changes_since(cursor); }, [] {});
@@ -81,7 +81,7 @@ TEST_SUITE("ledger without memory") {
   TEST_CASE("snapshots that fail leave no pin, and the next one is right") {
     Ledger ledger;
     const size_t tombstones = have_a_peak(ledger);
-    for (uintptr_t i = 1; i <= 100; ++i) add_birth(ledger, 64 * i, 8);
+    for (uintptr_t i = 1; i <= 100; ++i) bear(ledger, 64 * i, 8);
     LedgerSnapshot snapshot;
     const int failed = until_it_succeeds([&] { snapshot = ledger.snapshot(); },
                                          [&] {
@@ -89,7 +89,7 @@ TEST_SUITE("ledger without memory") {
                                            // would leave a tombstone.
                                            ledger.note_death(64 * 100);
                                            CHECK(ledger.tombstones() == tombstones);
-                                           add_birth(ledger, 64 * 100, 8);
+                                           bear(ledger, 64 * 100, 8);
                                          });
     CHECK(failed > 2);
     CHECK(snapshot.records.size() == 100);
@@ -98,7 +98,7 @@ TEST_SUITE("ledger without memory") {
 
   TEST_CASE("peaks that cannot be read stay as they were") {
     Ledger ledger;
-    for (uintptr_t i = 1; i <= 100; ++i) add_birth(ledger, 64 * i, 8);
+    for (uintptr_t i = 1; i <= 100; ++i) bear(ledger, 64 * i, 8);
     for (uintptr_t i = 1; i <= 40; ++i) ledger.note_death(64 * i);
     LedgerPeak peak;
     const int failed = until_it_succeeds([&] { peak = ledger.peak(kCpu); },
@@ -108,10 +108,10 @@ TEST_SUITE("ledger without memory") {
     CHECK(peak.complete);
     CHECK(sum(peak.records) == 800);
     // No reader is left behind who would keep what a new peak makes worthless.
-    for (uintptr_t i = 201; i <= 260; ++i) add_birth(ledger, 64 * i, 8);
-    for (uintptr_t i = 201; i <= 260; ++i) add_birth(ledger, 64 * (i + 100), 8);
+    for (uintptr_t i = 201; i <= 260; ++i) bear(ledger, 64 * i, 8);
+    for (uintptr_t i = 201; i <= 260; ++i) bear(ledger, 64 * (i + 100), 8);
     for (int round = 0; round < 50; ++round) {
-      for (uintptr_t i = 401; i <= 600; ++i) add_birth(ledger, 64 * i, 1000 + round);
+      for (uintptr_t i = 401; i <= 600; ++i) bear(ledger, 64 * i, 1000 + round);
       for (uintptr_t i = 401; i <= 600; ++i) ledger.note_death(64 * i);
     }
     CHECK(ledger.tombstones() <= 2 * 200 + Ledger::kShards * 17);
@@ -122,14 +122,14 @@ TEST_SUITE("ledger without memory") {
     const size_t tombstones = have_a_peak(ledger);
     RecordingMark mark;
     CHECK(until_it_succeeds([&] { mark = ledger.start_recording(100000); }, [] {}) >= 32);
-    for (uintptr_t i = 1; i <= 50; ++i) add_birth(ledger, 64 * i, 8);
+    for (uintptr_t i = 1; i <= 50; ++i) bear(ledger, 64 * i, 8);
     for (const bool with_alive : {false, true}) {
       LedgerRecording recording;
       until_it_succeeds([&] { recording = ledger.recording(mark, with_alive); },
                         [&] {
                           ledger.note_death(64 * 50);
                           CHECK(ledger.tombstones() == tombstones);
-                          add_birth(ledger, 64 * 50, 8);
+                          bear(ledger, 64 * 50, 8);
                         });
       CHECK(recording.dropped == 0);
       CHECK(recording.events.size() >= 50);
@@ -140,13 +140,13 @@ TEST_SUITE("ledger without memory") {
 
   TEST_CASE("a birth for which there is no memory leaves no record at its address") {
     Ledger ledger;
-    add_birth(ledger, 64, 8);  // its free goes past the ledger
+    bear(ledger, 64, 8);  // its free goes past the ledger
     uint64_t id = 0;
     int failed = 0;
     // The device is new to the ledger, so that its totals want memory.
     until_it_succeeds(
         [&] {
-          id = add_birth(ledger, 64, 16, kCuda0);
+          id = bear(ledger, 64, 16, kCuda0);
           if (id == 0) throw std::bad_alloc();
         },
         [&] {
@@ -166,7 +166,7 @@ TEST_SUITE("ledger without memory") {
     Ledger ledger;
     uint64_t cursor = 0;
     until_it_succeeds([&] { cursor = ledger.open_cursor(); }, [] {});
-    add_birth(ledger, 64, 8);
+    bear(ledger, 64, 8);
     CHECK(ledger.changes_since(cursor).born.size() == 1);
     ledger.close_cursor(cursor);
   }

@@ -30,10 +30,10 @@ class Program {
  public:
   Program() {
     for (const uintptr_t parameter : {kWeight, kBias}) {
-      add_birth(ledger_, parameter, 64);
+      bear(ledger_, parameter, 64);
       ledger_.mark_parameter_like(parameter);
     }
-    for (const uintptr_t address : {kGradient, kInput}) add_birth(ledger_, address, 64);
+    for (const uintptr_t address : {kGradient, kInput}) bear(ledger_, address, 64);
   }
 
   // Runs an operator; the storage that it makes (0: none) is there when its operands have been
@@ -284,7 +284,7 @@ TEST_CASE("scopes nest, and go before grad mode and backward") {
 
 TEST_CASE("the ledger knows whether an operator has consumed a parameter at all") {
   Ledger ledger;
-  add_birth(ledger, kWeight, 64);
+  bear(ledger, kWeight, 64);
   ledger.mark_parameter_like(kBias);  // not in the table
   CHECK_FALSE(ledger.any_parameter_like());
   ledger.mark_parameter_like(kWeight);
@@ -317,9 +317,7 @@ TEST_CASE("operators are told apart by what optimizers do with them") {
 // Steps of one thread on a ledger of its own.
 class Steps {
  public:
-  void add_birth(uintptr_t address, int64_t bytes = 64) {
-    core::add_birth(ledger_, address, bytes);
-  }
+  void bear(uintptr_t address, int64_t bytes = 64) { core::bear(ledger_, address, bytes); }
   void free(uintptr_t address) {
     if (thread().step == ThreadContext::Step::kRan) marks_.note_free(thread(), address);
     ledger_.note_death(address);
@@ -336,14 +334,14 @@ class Steps {
 
 TEST_CASE("what was alive between steps is known after it has been freed") {
   Steps steps;
-  steps.add_birth(kWeight, 100);
+  steps.bear(kWeight, 100);
   for (int step = 1; step <= 5; ++step) {
-    steps.add_birth(kGradient, 10);
+    steps.bear(kGradient, 10);
     steps.run();
-    if (step == 1) steps.add_birth(kState, 1000);
-    steps.add_birth(kResult, 7);  // a temporary
+    if (step == 1) steps.bear(kState, 1000);
+    steps.bear(kResult, 7);  // a temporary
     steps.free(kResult);
-    if (step == 4) steps.add_birth(kOther, 1);  // stays
+    if (step == 4) steps.bear(kOther, 1);  // stays
     steps.end();
     steps.free(kGradient);
   }
@@ -361,9 +359,9 @@ TEST_CASE("what was alive between steps is known after it has been freed") {
 
 TEST_CASE("the last step ends before main's locals do, and with the first of them") {
   Steps steps;
-  for (const uintptr_t address : {kWeight, kGradient, kState}) steps.add_birth(address);
+  for (const uintptr_t address : {kWeight, kGradient, kState}) steps.bear(address);
   steps.run();
-  steps.add_birth(kResult);
+  steps.bear(kResult);
   steps.free(kResult);
   steps.free(kState);  // the optimizer dies before the net
   steps.free(kWeight);
@@ -373,32 +371,32 @@ TEST_CASE("the last step ends before main's locals do, and with the first of the
 
 TEST_CASE("a report in the middle of a step counts it once, and tells what is alive then") {
   Steps steps;
-  steps.add_birth(kWeight, 100);
+  steps.bear(kWeight, 100);
   steps.run();
   CHECK(steps.history().steps == 1);
   CHECK(sum(steps.history().last) == 100);
-  steps.add_birth(kState, 10);
+  steps.bear(kState, 10);
   steps.run();
   steps.end();
   CHECK(steps.history().steps == 1);
   CHECK(sum(steps.history().last) == 110);
-  steps.add_birth(kOther, 1);
+  steps.bear(kOther, 1);
   CHECK(sum(steps.history().last) == 110);
 }
 
 TEST_CASE("of a long training every second step is kept, and the last") {
   Steps steps;
-  steps.add_birth(kWeight);
-  constexpr auto kMax = static_cast<int64_t>(StepMarks::kMaxRecords);
-  for (int64_t step = 0; step < 2 * kMax + 7; ++step) {
+  steps.bear(kWeight);
+  constexpr auto kMost = static_cast<int64_t>(StepMarks::kMostRecords);
+  for (int64_t step = 0; step < 2 * kMost + 7; ++step) {
     steps.run();
     steps.end();
   }
   const StepMarks::History history = steps.history();
-  CHECK(history.steps == 2 * kMax + 7);
-  CHECK(history.records.size() <= StepMarks::kMaxRecords);
-  CHECK(history.records.size() >= StepMarks::kMaxRecords / 2);
-  CHECK(history.records.back().step == 2 * kMax + 7);
+  CHECK(history.steps == 2 * kMost + 7);
+  CHECK(history.records.size() <= StepMarks::kMostRecords);
+  CHECK(history.records.size() >= StepMarks::kMostRecords / 2);
+  CHECK(history.records.back().step == 2 * kMost + 7);
   for (size_t i = 0; i + 1 < history.records.size(); ++i) {
     CHECK(history.records[i].step < history.records[i + 1].step);
     CHECK(history.records[i].step % 2 == 0);
@@ -409,7 +407,7 @@ TEST_CASE("a scope that is an optimizer's is a step, once, however many lie with
   Ledger ledger;
   StepMarks marks(ledger);
   ThreadContext& thread = this_thread();
-  core::add_birth(ledger, kWeight, 64);
+  core::bear(ledger, kWeight, 64);
   thread.phase.open_scope(Phase::kOptimizer);
   thread.phase.open_scope(Phase::kOptimizer);
   leave_phase(thread, true, Phase::kOptimizer, &marks);

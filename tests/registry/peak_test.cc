@@ -25,7 +25,7 @@ class Reference {
   void born(uint64_t id, int64_t nbytes) {
     live_[id] = nbytes;
     bytes_ += nbytes;
-    max_live_ = std::max(max_live_, live_.size());
+    most_ = std::max(most_, live_.size());
     if (bytes_ > peak_) {
       maker_ = id;
       copy();
@@ -36,7 +36,7 @@ class Reference {
     live_.erase(id);
   }
   void restart() {
-    max_live_ = live_.size();
+    most_ = live_.size();
     maker_ = 0;
     copy();
   }
@@ -53,7 +53,7 @@ class Reference {
     REQUIRE(counters.current_bytes == bytes_);
     REQUIRE(counters.current_count == static_cast<int64_t>(live_.size()));
     REQUIRE(counters.peak_bytes == peak_);
-    REQUIRE(counters.peak_count == static_cast<int64_t>(max_live_));
+    REQUIRE(counters.peak_count == static_cast<int64_t>(most_));
   }
   size_t alive_at_peak() const { return at_peak_.size(); }
 
@@ -66,24 +66,24 @@ class Reference {
   std::map<uint64_t, int64_t> live_, at_peak_;
   int64_t bytes_ = 0, peak_ = 0;
   uint64_t maker_ = 0;
-  size_t max_live_ = 0;
+  size_t most_ = 0;
 };
 
 TEST_CASE("born before the peak, freed after it, reborn at the same address") {
   Ledger ledger;
   CHECK(ledger.peak(kCpu).records.empty());
-  const uint64_t a = add_birth(ledger, 0x1000, 100);
-  const uint64_t b = add_birth(ledger, 0x2000, 50);
+  const uint64_t a = bear(ledger, 0x1000, 100);
+  const uint64_t b = bear(ledger, 0x2000, 50);
   ledger.note_death(0x2000);
-  const uint64_t c = add_birth(ledger, 0x2000, 40);
+  const uint64_t c = bear(ledger, 0x2000, 40);
   ledger.note_death(0x1000);
   LedgerPeak peak = ledger.peak(kCpu);
   CHECK(peak.bytes == 150);
   CHECK(ids(peak.records) == std::vector<uint64_t>{a, b});
   // A tie is no new peak.
-  const uint64_t d = add_birth(ledger, 0x3000, 110);
+  const uint64_t d = bear(ledger, 0x3000, 110);
   CHECK(ids(ledger.peak(kCpu).records) == std::vector<uint64_t>{a, b});
-  const uint64_t e = add_birth(ledger, 0x4000, 1);
+  const uint64_t e = bear(ledger, 0x4000, 1);
   peak = ledger.peak(kCpu);
   CHECK(peak.bytes == 151);
   CHECK(ids(peak.records) == std::vector<uint64_t>{c, d, e});
@@ -94,7 +94,7 @@ TEST_CASE("born before the peak, freed after it, reborn at the same address") {
 
 TEST_CASE("adopted storages were alive at the peak, a missed free is not at later ones") {
   Ledger ledger;
-  const uint64_t a = add_birth(ledger, 0x1000, 100);
+  const uint64_t a = bear(ledger, 0x1000, 100);
   ledger.note_death(0x1000);
   Ledger::Birth adopted;
   adopted.address = 0x2000;
@@ -107,15 +107,15 @@ TEST_CASE("adopted storages were alive at the peak, a missed free is not at late
   ledger.note_death(0x2000);
   CHECK(sum(ledger.peak(kCpu).records) == 130);
   // 200 bytes whose free nobody reported; at the next peak they are counted, and nobody's.
-  add_birth(ledger, 0x3000, 200);
-  add_birth(ledger, 0x3000, 10);
+  bear(ledger, 0x3000, 200);
+  bear(ledger, 0x3000, 10);
   CHECK(ledger.peak(kCpu).bytes == 210);
   CHECK(sum(ledger.peak(kCpu).records) == 10);
 }
 
 TEST_CASE("what was freed while peaks were not kept is said to be missing") {
   Ledger ledger;
-  add_birth(ledger, 0x1000, 100);
+  bear(ledger, 0x1000, 100);
   ledger.keep_peaks(false);
   ledger.note_death(0x1000);
   LedgerPeak peak = ledger.peak(kCpu);
@@ -123,7 +123,7 @@ TEST_CASE("what was freed while peaks were not kept is said to be missing") {
   CHECK_FALSE(peak.complete);
   CHECK(ledger.tombstones() == 0);
   ledger.keep_peaks(true);
-  add_birth(ledger, 0x2000, 101);
+  bear(ledger, 0x2000, 101);
   ledger.note_death(0x2000);
   peak = ledger.peak(kCpu);
   CHECK(peak.complete);
@@ -173,19 +173,19 @@ TEST_CASE(
       if (random() % 200 == 0) wish = static_cast<double>(random() % 100) / 100;
       const uintptr_t address = (random() % addresses + 1) * 64;
       const auto there = live.find(address);
-      const bool is_birth = static_cast<double>(random() % 100) / 100 < wish;
-      if (there == live.end() && is_birth) {
+      const bool bear_it = static_cast<double>(random() % 100) / 100 < wish;
+      if (there == live.end() && bear_it) {
         const int device = random() % 4 == 0;
         const LabelSet set = device == 0 && has_labels ? random() % 8 : 0;
         const auto nbytes = static_cast<int64_t>(random() % 1000);
-        const uint64_t id = add_birth(ledger, address, nbytes, device == 0 ? kCpu : kCuda0, set,
-                                      1 + random() % threads);
+        const uint64_t id =
+            bear(ledger, address, nbytes, device == 0 ? kCpu : kCuda0, set, 1 + random() % threads);
         live[address] = {id, set, device};
         devices[device].born(id, nbytes);
         for (size_t label = 0; label < labels.size(); ++label) {
           if ((set >> label & 1) != 0) labels[label].born(id, nbytes);
         }
-      } else if (there != live.end() && !is_birth) {
+      } else if (there != live.end() && !bear_it) {
         REQUIRE(ledger
                     .note_death(address, {this_thread().thread,
                                           1 + static_cast<uint32_t>(random() % threads)})
@@ -217,17 +217,17 @@ TEST_CASE(
 
 TEST_CASE("who was alive on one device is found without room for what lives on the others") {
   constexpr size_t kOthers = 200000;
-  const auto peak_kib = [] {
+  const auto most_kib = [] {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     return usage.ru_maxrss;
   };
   Ledger ledger;
-  for (size_t i = 0; i < kOthers; ++i) add_birth(ledger, 0x1000 + 64 * i, 8);
-  for (size_t i = 0; i < 10; ++i) add_birth(ledger, 0x900000000 + 64 * i, 8, kCuda0);
-  const int64_t before = peak_kib();
+  for (size_t i = 0; i < kOthers; ++i) bear(ledger, 0x1000 + 64 * i, 8);
+  for (size_t i = 0; i < 10; ++i) bear(ledger, 0x900000000 + 64 * i, 8, kCuda0);
+  const int64_t before = most_kib();
   CHECK(ledger.peak(kCuda0).records.size() == 10);
-  CHECK(peak_kib() - before < static_cast<int64_t>(kOthers * sizeof(StorageRecord) / 1024 / 4));
+  CHECK(most_kib() - before < static_cast<int64_t>(kOthers * sizeof(StorageRecord) / 1024 / 4));
 }
 
 // With labels each event takes the device's lock; without, hardly any does.
@@ -246,11 +246,11 @@ TEST_CASE("threads: the rows add up to the peak at any time") {
       std::vector<uintptr_t> mine;
       for (int step = 0; step < kSteps; ++step) {
         // More and more of them, so that peaks go on coming, with times between in which none does.
-        const size_t max = 10 + static_cast<size_t>(step) / 1000 * 10;
-        if (mine.size() < max && random() % 2 == 0) {
+        const size_t most = 10 + static_cast<size_t>(step) / 1000 * 10;
+        if (mine.size() < most && random() % 2 == 0) {
           mine.push_back((static_cast<uintptr_t>(t + 1) << 40) + static_cast<uintptr_t>(step) * 64);
-          add_birth(ledger, mine.back(), 1 + static_cast<int64_t>(random() % 100), kCpu,
-                    has_labels ? LabelSet{1} << t : 0);
+          bear(ledger, mine.back(), 1 + static_cast<int64_t>(random() % 100), kCpu,
+               has_labels ? LabelSet{1} << t : 0);
         } else if (!mine.empty()) {
           std::swap(mine[random() % mine.size()], mine.back());
           ledger.note_death(mine.back());

@@ -12,8 +12,8 @@ namespace memledger::core {
 constexpr DeviceKey kCpu{0, -1};
 constexpr DeviceKey kCuda0{1, 0};
 
-inline uint64_t add_birth(Ledger& ledger, uintptr_t address, int64_t nbytes,
-                          DeviceKey device = kCpu, LabelSet labels = 0, uint32_t thread = 0) {
+inline uint64_t bear(Ledger& ledger, uintptr_t address, int64_t nbytes, DeviceKey device = kCpu,
+                     LabelSet labels = 0, uint32_t thread = 0) {
   Ledger::Birth birth;
   birth.address = address;
   birth.nbytes = nbytes;

@@ -677,7 +677,7 @@ TEST_CASE(
         loss_of(net).backward();
         adam.step();
       }
-      reporter.remove_optimizer(adam);
+      reporter.remove(adam);
     }
     {
       torch::nn::LinearImpl on_the_stack(4, 4);
@@ -829,7 +829,7 @@ TEST_CASE("what was removed may end at once, whatever other threads read") {
     auto adam = std::make_unique<torch::optim::Adam>(net->parameters());
     reporter.add_module("stack", on_the_stack).add_optimizer(*adam);
     if (round % 2 == 0) std::this_thread::yield();
-    reporter.remove_optimizer(*adam);
+    reporter.remove(*adam);
     adam.reset();
     reporter.remove("stack");
   }
@@ -860,7 +860,7 @@ TEST_CASE("a child of fork reports, whatever other threads were doing with the r
       alarm(20);
       const Report report = reporter.collect();
       reporter.add_tensor("more", net->parameters()[0]);
-      reporter.remove_optimizer(adam);  // of which another thread was reading, perhaps
+      reporter.remove(adam);  // of which another thread was reading, perhaps
       _exit(cpu(report).unexplained_bytes == 0 && find_row(report, "net.0.weight") != nullptr ? 0
                                                                                               : 1);
     }
@@ -876,7 +876,7 @@ TEST_CASE("a child of fork reports, whatever other threads were doing with the r
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   if (!memledger::Registry::global().activate().ok()) return 1;
-  memledger::testing::annotate_refcounts_for_tsan();
+  memledger::testing::tell_tsan_what_refcounts_order();
   const memledger::testing::AllocationCount::Scope scope(memledger::truth());
   return doctest::Context(argc, argv).run();
 }

@@ -44,11 +44,11 @@ std::string message_of(int64_t bytes) {
   return "no exception";
 }
 
-std::vector<std::string> reported;
+std::vector<std::string> told;
 void note(const AllocationFailure& failure) noexcept {
-  reported.push_back(std::to_string(failure.requested_bytes) + " " + failure.device.str() + " " +
-                     std::string(failure.op) + " " + std::string(failure.label) + " " +
-                     std::string(to_string(failure.phase)));
+  told.push_back(std::to_string(failure.requested_bytes) + " " + failure.device.str() + " " +
+                 std::string(failure.op) + " " + std::string(failure.label) + " " +
+                 std::string(to_string(failure.phase)));
   // Inside, nothing is reported: this would never end.
   CHECK(message_of(kAbsurd / 2) != "no exception");
 }
@@ -73,8 +73,8 @@ TEST_CASE("the observer is told once, the program gets the same exception") {
   }
   CHECK((set_allocation_failure_observer(nullptr) == &note));
   CHECK(message_of(kAbsurd) == bare);
-  REQUIRE(reported.size() == 1);
-  CHECK(reported[0] == std::to_string(kAbsurd) + " cpu aten::empty ingest forward");
+  REQUIRE(told.size() == 1);
+  CHECK(told[0] == std::to_string(kAbsurd) + " cpu aten::empty ingest forward");
 }
 
 TEST_CASE("the report") {

@@ -103,9 +103,9 @@ TEST_CASE(
   CHECK(diff.tensor_bytes == registry().snapshot().total_bytes(at::kCPU));
   std::ifstream log(tracker.log_path());
   const std::string text((std::istreambuf_iterator<char>(log)), std::istreambuf_iterator<char>());
-  size_t count = 0;
-  for (size_t at = 0; (at = text.find("(123, 45)", at)) != std::string::npos; ++at) ++count;
-  CHECK_MESSAGE(count == 1, text);
+  size_t told = 0;
+  for (size_t at = 0; (at = text.find("(123, 45)", at)) != std::string::npos; ++at) ++told;
+  CHECK_MESSAGE(told == 1, text);
   CHECK(registry().health().dropped_records == 0);
 }
 
@@ -209,15 +209,15 @@ TEST_CASE("leaks: a check without memory tells nothing, and the next one everyth
 }
 
 // The last failure's message; it has its memory beforehand.
-std::string reported;
-int times_reported = 0;
+std::string told;
+int times_told = 0;
 
 TEST_CASE("a scope that ends without memory says that it could not look") {
   const ScopedTracking tracking;
-  reported.reserve(1000);
+  told.reserve(1000);
   const FailureHandler before = set_failure_handler([](const ExpectationFailure& failure) {
-    reported = failure.message;
-    ++times_reported;
+    told = failure.message;
+    ++times_told;
   });
   const at::Tensor kept = at::ones({3});
   for (int64_t failing = 0; failing < 400; ++failing) {
@@ -225,7 +225,7 @@ TEST_CASE("a scope that ends without memory says that it could not look") {
     std::optional<NoLeak> no_leak(std::in_place);
     std::optional<PeakAtMost> peak(std::in_place, at::kCPU, 8, PeakOver::kStart);
     for (int64_t i = 0; i < 12; ++i) leaked.push_back(at::ones({1, i + 1}));
-    times_reported = 0;
+    times_told = 0;
     {
       const testing::OneFailingAllocation one(failing);
       peak.reset();
@@ -234,10 +234,10 @@ TEST_CASE("a scope that ends without memory says that it could not look") {
       const testing::OneFailingAllocation one(failing);
       no_leak.reset();
     }
-    CHECK_MESSAGE(times_reported == 2, failing);
+    CHECK_MESSAGE(times_told == 2, failing);
   }
   set_failure_handler(before);
-  CHECK_MESSAGE(reported.find("no leak expected") == 0, reported);
+  CHECK_MESSAGE(told.find("no leak expected") == 0, told);
 }
 
 TEST_CASE("peaks: a check without memory tells nothing, and the next one who was alive") {

@@ -492,10 +492,10 @@ TEST_CASE("rounds of the same operators tell what each has left") {
     run.devices[0].end = run.devices[0].peak;
     return run;
   };
-  const std::string_view expected =
+  const std::string_view told =
       "  each of 9 rounds of 4 operators left 40.00M: (20971520,) bfloat16 Gate [forward] at "
       "serve.py:11 forward\n";
-  CHECK(contains(run_summary(with_end(rounds_of_operators(9, false)), 40), expected));
+  CHECK(contains(run_summary(with_end(rounds_of_operators(9, false)), 40), told));
   CHECK(!is_in(run_summary(with_end(rounds_of_operators(7, false)), 40), "rounds"));
   // Two of a kind in each round, and a number that has wrapped.
   Training two = rounds_of_operators(0, false);

@@ -363,24 +363,6 @@ TEST_CASE("the caller's variables are checked where no option takes their place"
   }
 }
 
-TEST_CASE("diff takes two files, a moment and a limit") {
-  const auto options = [](const Words& words) {
-    const auto request = parse_command_line(after("diff", words));
-    REQUIRE_MESSAGE(request.ok(), request.status().message());
-    return std::get<DiffOptions>(*request);
-  };
-  const auto error = [](const Words& words) { return error_of(after("diff", words)); };
-  CHECK(options({"a", "b"}).files == Words{"a", "b"});
-  CHECK(options({"a", "b"}).moment == compare::Moment::kPeak);
-  CHECK(options({"--at=end", "a", "b"}).moment == compare::Moment::kEnd);
-  CHECK(options({"--json", "a", "b"}).files == Words{"a", "b"});
-  CHECK(options({"--fail-above=20MiB", "a", "b"}).limit->bytes == 20 << 20);
-  CHECK(contains(error({"a"}), "memledger diff: two files to compare"));
-  CHECK(contains(error({"--at=middle", "a", "b"}), "--at=middle: it is peak, step or end"));
-  CHECK(contains(error({"--fail-above=20", "a", "b"}), "--fail-above=20: it is a share or a size"));
-  CHECK(contains(error({"--json", "--markdown", "a", "b"}), "use --json=FILE"));
-}
-
 TEST_CASE("log takes one file or two, and draws one") {
   CHECK(log_options({"a"}).files == Words{"a"});
   CHECK_FALSE(log_options({"a"}).svg);
@@ -489,7 +471,7 @@ TEST_CASE("a calibration belongs to a virtual GPU, and is read before anything r
 }
 
 TEST_CASE("each command explains itself, with examples and exit statuses") {
-  for (const std::string command : {"run", "dry-run", "fit", "validate", "log", "diff", "gpus"}) {
+  for (const std::string command : {"run", "dry-run", "fit", "validate", "log", "gpus"}) {
     const std::string help = text_of({command, "--help"});
     CHECK(contains(help, "Usage: memledger " + command));
     CHECK(contains(help, "\nExamples:\n  memledger " + command));
@@ -504,9 +486,9 @@ TEST_CASE("each command explains itself, with examples and exit statuses") {
 }
 
 TEST_CASE("help fits a terminal of 100 columns") {
-  for (const Words& words : {Words{"help"}, Words{"help", "run"}, Words{"help", "dry-run"},
-                             Words{"help", "fit"}, Words{"help", "log"}, Words{"help", "diff"},
-                             Words{"help", "gpus"}, Words{"help", "validate"}}) {
+  for (const Words& words :
+       {Words{"help"}, Words{"help", "run"}, Words{"help", "dry-run"}, Words{"help", "fit"},
+        Words{"help", "log"}, Words{"help", "gpus"}, Words{"help", "validate"}}) {
     std::string text = text_of(words);
     size_t begin = 0;
     for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
@@ -539,7 +521,7 @@ TEST_CASE("a LibTorch that nobody has tried memledger with is told of") {
 TEST_CASE("an unknown command says which exist") {
   CHECK(error_of({"walk"}) ==
         "memledger: there is no command `walk`; the commands are run, dry-run, fit, validate, log, "
-        "diff, gpus and help. "
+        "gpus and help. "
         "To run a "
         "program: memledger run -- PROGRAM");
   CHECK(error_of({"help", "walk"}) == error_of({"walk"}));

@@ -95,17 +95,17 @@ void print_peaks(int step) {
 // Each layer has half the width of the one before it. Input, output and loss live until the next
 // step's replace them, as a Python loop's variables do.
 void train_epochs(int epochs, int64_t batch) {
-  constexpr int64_t kRows = 4096, kMin = 514;
+  constexpr int64_t kRows = 4096, kLeast = 514;
   torch::nn::Sequential net;
   int64_t width = 3199;
   const int64_t first = width;
   for (int layer = 0; layer < 7; ++layer) {
-    const int64_t next = std::max(width / 2, kMin);
+    const int64_t next = std::max(width / 2, kLeast);
     net->push_back(torch::nn::Linear(width, next));
     net->push_back(torch::nn::ReLU());
     width = next;
   }
-  net->push_back(torch::nn::Linear(width, kMin));
+  net->push_back(torch::nn::Linear(width, kLeast));
   net->to(at::kCUDA);
   torch::optim::Adam adam(net->parameters());
   at::Tensor input, output, loss;

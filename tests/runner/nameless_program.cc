@@ -108,7 +108,7 @@ torch::nn::Sequential discriminator() {
       Conv2d(Options(256, 1, 3).stride(1).padding(0).bias(false)), torch::nn::Sigmoid());
 }
 
-void print_tensors(const std::string& prefix, const torch::nn::Module& module) {
+void tell(const std::string& prefix, const torch::nn::Module& module) {
   for (const auto& parameter : module.named_parameters())
     std::cout << prefix << parameter.key() << ' ' << parameter.value().nbytes() << '\n';
   for (const auto& buffer : module.named_buffers())
@@ -128,7 +128,7 @@ void lenet(c10::Device device) {
   net->to(device);
   torch::optim::Adam adam(net->parameters(), 1e-3);
   for (int step = 0; step < 4; ++step) train(*net, adam, device, 256);
-  print_tensors("", *net);
+  tell("", *net);
 }
 
 // Writes a file of MNIST's: big-endian numbers, then as many zeros.
@@ -158,7 +158,7 @@ void mnist(c10::Device device) {
     adam.step();
     if (++steps == 3) break;
   }
-  print_tensors("", *net);
+  tell("", *net);
 }
 
 void gan(c10::Device device) {
@@ -172,8 +172,8 @@ void gan(c10::Device device) {
     train(*generator, adam, device, 64);
     train(*critic, sgd, device, 64);
   }
-  print_tensors("LeNet.", *generator);
-  print_tensors("Critic.", *critic);
+  tell("LeNet.", *generator);
+  tell("Critic.", *critic);
 }
 
 void dcgan(c10::Device device) {
@@ -200,8 +200,8 @@ void dcgan(c10::Device device) {
         .backward();
     adam.step();
   }
-  print_tensors("Generator.", *generator);
-  print_tensors("Sequential.", *critic);
+  tell("Generator.", *generator);
+  tell("Sequential.", *critic);
 }
 
 // A module that no shared_ptr holds, and a part of it that is asked before the whole.
@@ -211,7 +211,7 @@ void stack(c10::Device device) {
   net.to(device);
   torch::optim::RMSprop rmsprop(net.parameters());
   for (int step = 0; step < 3; ++step) train(net, rmsprop, device, 64);
-  print_tensors("", net);
+  tell("", net);
 }
 
 at::Tensor infer(LeNet& net, c10::Device device) {
@@ -226,29 +226,29 @@ void eval(c10::Device device) {
   net->to(device);
   net->eval();
   infer(net, device);
-  print_tensors("", *net);
+  tell("", *net);
 }
 
 // Asked for nothing at all: only the types of the layers are known.
 void unasked(c10::Device device) {
   LeNet net;
   infer(net, device);
-  const auto print_layer = [](const std::string& name, const auto& layer) {
+  const auto tell_layer = [](const std::string& name, const auto& layer) {
     std::cout << name << ".weight " << layer->weight.nbytes() << '\n'
               << name << ".bias " << layer->bias.nbytes() << '\n';
   };
-  const auto print_norm = [&](const std::string& name, const torch::nn::BatchNorm2d& norm) {
-    print_layer(name, norm);
+  const auto tell_norm = [&](const std::string& name, const torch::nn::BatchNorm2d& norm) {
+    tell_layer(name, norm);
     std::cout << name << ".running_mean " << norm->running_mean.nbytes() << '\n'
               << name << ".running_var " << norm->running_var.nbytes() << '\n'
               << name << ".num_batches_tracked " << norm->num_batches_tracked.nbytes() << '\n';
   };
-  print_layer("Conv2d", net->first->conv);
-  print_norm("BatchNorm2d", net->first->norm);
-  print_layer("Conv2d#2", net->second->conv);
-  print_norm("BatchNorm2d#2", net->second->norm);
-  print_layer("Linear", net->classifier[0]->as<torch::nn::Linear>());
-  print_layer("Linear#2", net->classifier[2]->as<torch::nn::Linear>());
+  tell_layer("Conv2d", net->first->conv);
+  tell_norm("BatchNorm2d", net->first->norm);
+  tell_layer("Conv2d#2", net->second->conv);
+  tell_norm("BatchNorm2d#2", net->second->norm);
+  tell_layer("Linear", net->classifier[0]->as<torch::nn::Linear>());
+  tell_layer("Linear#2", net->classifier[2]->as<torch::nn::Linear>());
   std::cout << "LeNet.scale " << net->scale.nbytes() << '\n';
 }
 
@@ -260,7 +260,7 @@ void frozen(c10::Device device) {
   for (at::Tensor& parameter : net->classifier->parameters()) parameter.set_requires_grad(true);
   torch::optim::SGD sgd(net->classifier->parameters(), torch::optim::SGDOptions(0.1));
   for (int step = 0; step < 3; ++step) train(*net, sgd, device, 64);
-  print_tensors("", *net);
+  tell("", *net);
 }
 
 void save_script(const std::string& path) {

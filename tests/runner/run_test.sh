@@ -435,7 +435,7 @@ check "no command: status" equal $? 2
 check "no command: help" has err "memledger run"
 "$memledger" walk >out 2>err
 check "no such command: status" equal $? 2
-check "no such command: named" has err '`walk`; the commands are run, dry-run, fit, validate, log, diff, gpus and help'
+check "no such command: named" has err '`walk`; the commands are run, dry-run, fit, validate, log, gpus and help'
 "$memledger" help >out 2>err
 check "help: status" equal $? 0
 check "help" has out "memledger run"

@@ -27,7 +27,7 @@ std::string library_of(const void* code) {
   return path.substr(path.rfind('/') + 1);
 }
 
-void print_storage(const at::Tensor& kept) {
+void tell(const at::Tensor& kept) {
   const c10::Allocator* const front = c10::GetAllocator(c10::DeviceType::CPU);
   std::cout << "allocator of " << library_of(*reinterpret_cast<const void* const*>(front)) << '\n';
   std::cout << "freed by "
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
     return new at::Tensor(at::ones({262144}));
   }();
   std::cout << "activated: " << activated << '\n';
-  print_storage(*kept);
+  tell(*kept);
   for (int i = 1; i < argc; ++i) {
     if (std::string(argv[i]) == "allocator") {
       c10::SetAllocator(c10::DeviceType::CPU, new memledger::testing::DelegatingAllocator(
@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
     }
     reinterpret_cast<void (*)()>(use)();
     dlclose(plugin);
-    print_storage(*kept);
+    tell(*kept);
   }
   const memledger::HookHealth health = memledger::Registry::global().health();
   std::cout << "trouble: "

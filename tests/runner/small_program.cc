@@ -53,8 +53,8 @@ std::string calls_that_end_early() {
   constexpr long kMs = 400;
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return "socketpair";
-  const timeval timeout{0, kMs * 1000};
-  setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+  const timeval at_most{0, kMs * 1000};
+  setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &at_most, sizeof at_most);
   const int queue = epoll_create1(EPOLL_CLOEXEC);
   sem_t semaphore;
   sem_init(&semaphore, 0, 0);

@@ -246,17 +246,17 @@ TEST_CASE("what has gone since the mounts were planned does not keep them from b
     return;
   }
   const ScratchFolder scratch;
-  int ends[2];
-  REQUIRE(pipe(ends) == 0);
+  int told[2];
+  REQUIRE(pipe(told) == 0);
   const pid_t child = fork();
   if (child == 0) {
     const std::string why = mounts_of_what_has_gone(scratch.path(), stem);
-    _exit(write(ends[1], why.c_str(), why.size() + 1) > 0 ? 0 : 1);
+    _exit(write(told[1], why.c_str(), why.size() + 1) > 0 ? 0 : 1);
   }
-  close(ends[1]);
+  close(told[1]);
   char why[4096] = "nothing was told";
-  CHECK(read(ends[0], why, sizeof why - 1) > 0);
-  close(ends[0]);
+  CHECK(read(told[0], why, sizeof why - 1) > 0);
+  close(told[0]);
   waitpid(child, nullptr, 0);
   if (std::string(why).rfind("namespaces: ", 0) == 0) {
     MESSAGE("SKIPPED: " << why);

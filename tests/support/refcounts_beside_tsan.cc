@@ -44,13 +44,13 @@ std::unique_ptr<at::ObserverContext> looked_at_inputs(const at::RecordFunction&)
 
 }  // namespace
 
-void memledger::testing::annotate_refcounts_for_tsan() {
+void memledger::testing::tell_tsan_what_refcounts_order() {
   __sanitizer_install_malloc_and_free_hooks(&allocated, &freed);
   at::addGlobalCallback(at::RecordFunctionCallback(&looked_at_inputs, &looked));
 }
 
 #else
 
-void memledger::testing::annotate_refcounts_for_tsan() {}
+void memledger::testing::tell_tsan_what_refcounts_order() {}
 
 #endif

@@ -16,6 +16,6 @@ namespace memledger::testing {
 // - can_adopt() an operator's input on the thread that trains | operator delete in
 // release_gradients() These edges are announced here, and nothing is suppressed: who reads a tensor
 // without a reference is still found.
-void annotate_refcounts_for_tsan();
+void tell_tsan_what_refcounts_order();
 
 }  // namespace memledger::testing

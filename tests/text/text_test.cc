@@ -414,7 +414,7 @@ TEST_CASE("nothing of ours takes the number of a standard stream that is closed"
           NewFile file;
           if (make_new_file(folder / "log", ".txt", file) != 0 || file.descriptor <= 2) return 1;
           if (open_to_append(folder / "other.txt") <= 2) return 2;
-          print_message({"nobody hears this"});
+          tell({"nobody hears this"});
           if (!write_file(folder / "x.txt", "report", "x").ok()) return 3;
           if (write_standard_output("x").ok()) return 4;
           return write_to(std::cout, "x", "x") ? 5 : 0;
@@ -424,20 +424,20 @@ TEST_CASE("nothing of ours takes the number of a standard stream that is closed"
 }
 
 TEST_CASE("messages to a full disk, a broken pipe or nobody are silence") {
-  const auto written_to = [](int descriptor) {
+  const auto told_to = [](int descriptor) {
     return status_of_child([descriptor] {
       dup2(descriptor, STDERR_FILENO);
-      print_message({"memledger: ", std::string(100000, 'x')});
+      tell({"memledger: ", std::string(100000, 'x')});
       write_standard_error("x");
       return 7;
     });
   };
   const int full = open("/dev/full", O_WRONLY);
-  CHECK(written_to(full) == 7);
+  CHECK(told_to(full) == 7);
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   close(ends[0]);
-  CHECK(written_to(ends[1]) == 7);
+  CHECK(told_to(ends[1]) == 7);
   // A signal that was blocked and waiting before is still there afterwards.
   CHECK(status_of_child([&] {
           sigset_t pipe_signal, pending;
@@ -446,7 +446,7 @@ TEST_CASE("messages to a full disk, a broken pipe or nobody are silence") {
           sigprocmask(SIG_BLOCK, &pipe_signal, nullptr);
           raise(SIGPIPE);
           dup2(ends[1], STDERR_FILENO);
-          print_message({"x"});
+          tell({"x"});
           sigpending(&pending);
           return sigismember(&pending, SIGPIPE) == 1 ? 0 : 1;
         }) == 0);
@@ -459,7 +459,7 @@ TEST_CASE("a message is one line") {
   REQUIRE(pipe(ends) == 0);
   CHECK(status_of_child([&] {
           dup2(ends[1], STDERR_FILENO);
-          print_message({"memledger: ", "a\nb\x1b[2J", " c"});
+          tell({"memledger: ", "a\nb\x1b[2J", " c"});
           return 0;
         }) == 0);
   close(ends[1]);
@@ -574,12 +574,12 @@ TEST_CASE("of processes that end at the same moment none loses its file") {
     CHECK(status == 0);
   }
   unsetenv(kRunVariable);
-  std::vector<std::string> listed, made;
-  for (const std::string& name : names_in(folder)) listed.push_back(read_file(folder / name));
+  std::vector<std::string> told, made;
+  for (const std::string& name : names_in(folder)) told.push_back(read_file(folder / name));
   for (const pid_t child : children) made.push_back(std::to_string(child));
-  std::sort(listed.begin(), listed.end());
+  std::sort(told.begin(), told.end());
   std::sort(made.begin(), made.end());
-  CHECK(listed == made);
+  CHECK(told == made);
 }
 
 TEST_CASE("without a runner, what changed since the process began is another's") {

@@ -286,7 +286,7 @@ Sums of_timeline(const TimelineData& data) {
 }
 
 // The most at once of what is no tensor's, from births and deaths.
-int64_t peak_besides_tensors(const Recording& recording) {
+int64_t most_besides_tensors(const Recording& recording) {
   std::vector<std::pair<int64_t, int64_t>> changes;
   for (const Lifetime& life : recording.lifetimes) {
     if (life.storage.device != device() || life.storage.kind == StorageKind::kTensor) continue;
@@ -295,9 +295,9 @@ int64_t peak_besides_tensors(const Recording& recording) {
   }
   std::sort(changes.begin(), changes.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
-  int64_t now = 0, max = 0;
-  for (const auto& [time, change] : changes) max = std::max(max, now += change);
-  return max;
+  int64_t now = 0, most = 0;
+  for (const auto& [time, change] : changes) most = std::max(most, now += change);
+  return most;
 }
 
 // LibTorch's own count: of CUDA its allocator's statistics, of the CPU what it reports of each
@@ -368,7 +368,7 @@ TEST_CASE("one program under all books: the sums are the same, role by role, and
   Sums in_timeline = of_timeline(data);
   in_timeline.workspaces -= at_first.workspaces;
   CHECK(text_of(in_timeline) == text_of(truth));
-  CHECK(peak_besides_tensors(data.recording) ==
+  CHECK(most_besides_tensors(data.recording) ==
         profiler->last().most_workspace_bytes - at_first.workspaces);
   if (testing::books_on_cuda()) {
     CHECK(profiler->last().most_workspace_bytes >

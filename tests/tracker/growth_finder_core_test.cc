@@ -219,11 +219,11 @@ TEST_CASE("a sawtooth is growing at most until it has come down once, though its
   for (unsigned seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     int64_t level = 0;
-    int64_t max = 200;
+    int64_t most = 200;
     const auto bytes = [&](int64_t) {
-      if (++level > max) {
+      if (++level > most) {
         level = 0;
-        max = 190 + static_cast<int64_t>(random() % 40);
+        most = 190 + static_cast<int64_t>(random() % 40);
       }
       return level;
     };
@@ -257,12 +257,12 @@ TEST_CASE(
 
 TEST_CASE("a million steps take little memory, and the first is still known") {
   GrowthSeries series;
-  size_t max = 0;
+  size_t most = 0;
   for (int64_t step = 40; step <= 1000000; ++step) {
     series.note(step, step * 8);
-    max = std::max(max, series.points());
+    most = std::max(most, series.points());
   }
-  CHECK(max <= 256);
+  CHECK(most <= 256);
   const Growth growth = series.growth(1000000, {});
   REQUIRE(growth.growing);
   CHECK(growth.since_step == 40);
@@ -300,10 +300,10 @@ TEST_CASE("the floor is what stays: rises of a short series, against a plain com
       if (all[all.size() - 1] != all[all.size() - 2]) series.note(step, all.back());
     }
     size_t rises = 0;
-    int64_t min = all.back();
+    int64_t least = all.back();
     for (size_t i = all.size() - 1; i-- > 0;) {
-      if (all[i] < min) ++rises;
-      min = std::min(min, all[i]);
+      if (all[i] < least) ++rises;
+      least = std::min(least, all[i]);
     }
     CAPTURE(seed);
     CHECK(series.points() == rises);

@@ -507,12 +507,12 @@ TEST_CASE("many call sites in random order: memory grows with the sites, not wit
   }
   const int64_t growth = held() - before;
   CHECK_MESSAGE(growth < (4 << 20), growth);
-  int64_t sum = 0;
+  int64_t told = 0;
   for (const LineTable& table : profiler.profile().tables) {
-    sum += sum_of(table);
+    told += sum_of(table);
     CHECK(table.total.line_left == 0);
   }
-  CHECK(sum == bytes);
+  CHECK(told == bytes);
 }
 
 TEST_CASE("functions that are called in turn from one place: each has its first row") {

@@ -248,7 +248,7 @@ TEST_CASE(
   std::string rows(kOurs);
   const std::string row = "+ | 1 * Size:(10,) | Memory: 1.0 M | Tensor | torch.float32 | ";
   const std::string wide_row = row + std::string(1 << 19, 'x') + "\n";
-  for (size_t size = 0; size <= kMaxBytesOfBlock; size += wide_row.size()) rows += wide_row;
+  for (size_t size = 0; size <= kMostBytesOfBlock; size += wide_row.size()) rows += wide_row;
   const std::string too_many = message_of(parse_log(rows, "rows"));
   CHECK(contains(
       too_many,
@@ -256,7 +256,7 @@ TEST_CASE(
           expected));
 
   std::string other;
-  while (other.size() <= kMaxBytesBeforeLog) other += "loss 0.1\n";
+  while (other.size() <= kMostBytesBeforeLog) other += "loss 0.1\n";
   CHECK(contains(message_of(parse_log(other, "other")),
                  ": neither a header nor an At line in 16777216 bytes" + expected));
   CHECK(parse_log(other.substr(0, 1 << 20) + kOurs, "mixed").ok());

@@ -538,13 +538,13 @@ TEST_CASE("a full tmpfs takes no block in half") {
     ::_exit(whole ? 0 : 1);
   }
   ::close(pipe_ends[1]);
-  std::string printed(10000, '\0');
+  std::string told(10000, '\0');
   size_t size = 0;
   for (ssize_t count = 1; count > 0; size += static_cast<size_t>(count)) {
-    count = ::read(pipe_ends[0], printed.data() + size, printed.size() - size);
+    count = ::read(pipe_ends[0], told.data() + size, told.size() - size);
     if (count < 0) break;
   }
-  printed.resize(size);
+  told.resize(size);
   ::close(pipe_ends[0]);
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
@@ -554,7 +554,7 @@ TEST_CASE("a full tmpfs takes no block in half") {
     return;
   }
   CHECK(WEXITSTATUS(status) == 0);
-  CHECK(occurrences(printed, "No space left on device") == 1);
+  CHECK(occurrences(told, "No space left on device") == 1);
 }
 
 TEST_CASE("a forked child's blocks go to a log of its own; the parent's is untouched by them") {

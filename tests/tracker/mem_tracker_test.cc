@@ -388,6 +388,17 @@ TEST_CASE("what is not known in MiB is no number, not zero") {
   CHECK(std::isnan(tracker.get_allocate_usage()));
 }
 
+TEST_CASE("folder is another name of path; two folders are an error that names both") {
+  TrackerOptions options = options_here();
+  options.folder = std::exchange(options.path, "");
+  CHECK(MemTracker(options).log_path().rfind(options.folder + "/", 0) == 0);
+  options.path = options.folder;
+  CHECK(MemTracker(options).log_path().rfind(options.folder + "/", 0) == 0);
+  options.path = options.folder + "/else";
+  CHECK_THROWS_WITH_AS(MemTracker{options}, doctest::Contains((scratch + "/").c_str()), c10::Error);
+  CHECK_THROWS_WITH_AS(MemTracker{options}, doctest::Contains("::folder"), c10::Error);
+}
+
 TEST_CASE("what was removed has no name any more") {
   MemTracker tracker(options_here());
   const at::Tensor a = torch::ones({100});

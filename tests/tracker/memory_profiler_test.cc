@@ -183,12 +183,12 @@ TEST_CASE(
     for (int i = 0; i < 7; ++i) profiler.record_stats();
     profiler.epoch_end();
   }
-  std::string usage;
+  std::string told;
   std::istringstream lines(out.str());
   for (std::string line; std::getline(lines, line);) {
-    if (line.rfind("Memory Usage", 0) == 0) usage += line.substr(13) + "; ";
+    if (line.rfind("Memory Usage", 0) == 0) told += line.substr(13) + "; ";
   }
-  CHECK(usage ==
+  CHECK(told ==
         "for Iteration 3 of Epoch 1; for Iteration 6 of Epoch 1; for Iteration 3 of Epoch 2; for "
         "Iteration 6 of Epoch 2; ");
 

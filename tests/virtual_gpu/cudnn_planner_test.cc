@@ -401,9 +401,9 @@ TEST_CASE("without a cuDNN that can be asked there is no answer") {
 
 // A wheel's folder shows its version. The machine may have a cuDNN, but of no such release.
 TEST_CASE("the cuDNN of a Python environment is asked if it is of the release that is told") {
-  const auto asks_wheel = [](const std::string& wheel, const char* given) {
+  const auto asks_wheel = [](const std::string& wheel, const char* told) {
     return in_child([&] {
-      const std::string environment = cache() + "/" + wheel + "-" + given;
+      const std::string environment = cache() + "/" + wheel + "-" + told;
       const std::string packages = environment + "/lib/python3.11/site-packages";
       use_fake(("/venv" + wheel).c_str());
       std::filesystem::create_directories(packages + "/nvidia/cudnn/lib");
@@ -412,7 +412,7 @@ TEST_CASE("the cuDNN of a Python environment is asked if it is of the release th
                                       packages + "/nvidia/cudnn/lib/libcudnn.so.9");
       unsetenv(kCudnnVariable);
       setenv("VIRTUAL_ENV", environment.c_str(), 1);
-      setenv(kCudnnVersionVariable, given, 1);
+      setenv(kCudnnVersionVariable, told, 1);
       const Plans plans = ask(10);
       if (plans.has_value() == lacks_cudnn()) return 2;
       return plans.has_value() && (*plans)[0].workspace_bytes == 132010000 ? 1 : 0;

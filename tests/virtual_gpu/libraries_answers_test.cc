@@ -492,15 +492,15 @@ TEST_CASE("cuFFT, cuSOLVER, cuSPARSE: sizes are given") {
   REQUIRE(cusolverDnCreate(&solver) == 0);
   int elements = 0;
   CHECK(cusolverDnSgetrf_bufferSize(solver, 10, 30, nullptr, 10, &elements) == 0);
-  CHECK(static_cast<uint64_t>(elements) == lu_work(10, 30).min);
+  CHECK(static_cast<uint64_t>(elements) == lu_work(10, 30).least);
   CHECK(cusolverDnSsyevd_bufferSize(solver, 1, 0, 10, nullptr, 10, nullptr, &elements) == 0);
-  CHECK(static_cast<uint64_t>(elements) == eigen_work(10).min);
+  CHECK(static_cast<uint64_t>(elements) == eigen_work(10).least);
   // More elements than the older interface can report.
   CHECK(cusolverDnSsyevd_bufferSize(solver, 1, 0, 30000, nullptr, 1, nullptr, &elements) != 0);
   size_t host_bytes = 7;
   CHECK(cusolverDnXgeqrf_bufferSize(solver, nullptr, 5, 10, 1, nullptr, 5, 1, nullptr, 1, &bytes,
                                     &host_bytes) == 0);
-  CHECK(bytes == qr_work(5, 10).min * 8);
+  CHECK(bytes == qr_work(5, 10).least * 8);
   CHECK(host_bytes == 0);
   std::array<double, 3> norms = {7, 7, 7};
   CHECK(cusolverDnSgesvdaStridedBatched(solver, 0, 0, 2, 2, nullptr, 2, 4, nullptr, 2, nullptr, 2,
@@ -688,8 +688,8 @@ TEST_CASE("NCCL: communicators take memory of the device and give it back") {
   unsetenv("NCCL_BUFFSIZE");
 
   // Where there is not enough left nothing is taken.
-  void* nearly_all = nullptr;
-  REQUIRE(cudaMalloc(&nearly_all, before - 1000 * kMiB) == 0);
+  void* most = nullptr;
+  REQUIRE(cudaMalloc(&most, before - 1000 * kMiB) == 0);
   const size_t little = free_bytes();
   REQUIRE(ncclCommInitRank(&world, 8, id, 3) == 0);
   const int status = ncclAllReduce(nullptr, nullptr, 0, kFloat, 0, world, nullptr);
@@ -701,7 +701,7 @@ TEST_CASE("NCCL: communicators take memory of the device and give it back") {
   CHECK(ncclCommInitRank(&second, 8, id, 3) == status);
   CHECK(second == nullptr);
   CHECK(free_bytes() == little - 832 * kMiB);
-  CHECK(cudaFree(nearly_all) == 0);
+  CHECK(cudaFree(most) == 0);
 
   // A reset takes it with it.
   CHECK(cudaDeviceReset() == 0);

@@ -621,10 +621,10 @@ TEST_CASE("a pool keeps what is freed up to its threshold") {
   CHECK(machine.allocate_from(pool, 300 * kMiB) == nullptr);
   CHECK(machine.use(0).unretried_failures == 1);
   // Near the end of the memory it takes what it needs instead of a whole step.
-  void* const nearly_all = machine.allocate_from(pool, 254 * kMiB);
-  CHECK(nearly_all);
+  void* const most = machine.allocate_from(pool, 254 * kMiB);
+  CHECK(most);
   CHECK(machine.allocate(0, 4 * kMiB) == nullptr);
-  CHECK(machine.free(nearly_all));
+  CHECK(machine.free(most));
   machine.trim(pool, 100 * kMiB);
   CHECK(used(machine) == 100 * kMiB);
   machine.trim(pool, 0);
@@ -699,18 +699,18 @@ TEST_CASE("bytes that were copied are kept up to a size") {
 }
 
 TEST_CASE("kept bytes are bounded, and the oldest go first") {
-  const size_t max = 1 * kMiB;
-  KeptBytes kept(max);
-  const std::vector<char> ones(max, 1);
-  for (uintptr_t i = 1; i <= 100; ++i) kept.write(i * max, ones.data(), max);
+  const size_t most = 1 * kMiB;
+  KeptBytes kept(most);
+  const std::vector<char> ones(most, 1);
+  for (uintptr_t i = 1; i <= 100; ++i) kept.write(i * most, ones.data(), most);
   char byte = 0;
-  kept.read(&byte, 1 * max, 1);
+  kept.read(&byte, 1 * most, 1);
   CHECK(byte == 0);
-  kept.read(&byte, 36 * max, 1);
+  kept.read(&byte, 36 * most, 1);
   CHECK(byte == 0);
-  kept.read(&byte, 37 * max, 1);
+  kept.read(&byte, 37 * most, 1);
   CHECK(byte == 1);
-  kept.read(&byte, 100 * max, 1);
+  kept.read(&byte, 100 * most, 1);
   CHECK(byte == 1);
 }
 

@@ -81,13 +81,13 @@ TEST_CASE("each figure has its source, and no device more memory than a program 
       CHECK_FALSE(row.at(column).empty());
     const Profile* const profile = find_profile(row.at("name"));
     REQUIRE(profile != nullptr);
-    int64_t min = std::numeric_limits<int64_t>::max();
+    int64_t least = std::numeric_limits<int64_t>::max();
     for (const std::string& printed : parts_of(row.at("printed_mib"), ' '))
-      min = std::min<int64_t>(min, std::stoll(printed));
+      least = std::min<int64_t>(least, std::stoll(printed));
     const auto total = static_cast<int64_t>(profile->total_memory_bytes >> 20);
-    CHECK(total <= min);
+    CHECK(total <= least);
     // Less than was printed is what another device of the same memory has, or what a host takes.
-    CHECK(total >= min - min * (is_of_host(*profile) ? 3 : 1) / 100 - 256);
+    CHECK(total >= least - least * (is_of_host(*profile) ? 3 : 1) / 100 - 256);
   }
 }
 

@@ -212,16 +212,16 @@ TEST_CASE("cuSOLVER's own answers lie between the ends") {
     CAPTURE(answer.m);
     CAPTURE(answer.n);
     CAPTURE(answer.batch);
-    CHECK(size.min * element <= answer.bytes);
-    CHECK(size.max * element >= answer.bytes);
+    CHECK(size.least * element <= answer.bytes);
+    CHECK(size.most * element >= answer.bytes);
   }
 }
 
 TEST_CASE("eigenvalues, the largest of work areas, are known within a percent") {
   for (const int64_t n : {16, 100, 512, 4096, 16384}) {
     const WorkSize one = eigen_work(n), many = eigen_batched_work(n, 1000, false);
-    CHECK(static_cast<double>(one.max) <= 1.01 * static_cast<double>(one.min));
-    CHECK(static_cast<double>(many.max) <= 1.01 * static_cast<double>(many.min));
+    CHECK(static_cast<double>(one.most) <= 1.01 * static_cast<double>(one.least));
+    CHECK(static_cast<double>(many.most) <= 1.01 * static_cast<double>(many.least));
   }
 }
 
@@ -242,8 +242,8 @@ TEST_CASE("cuSPARSE's own answers lie between the ends") {
   };
   for (const auto& answer : products) {
     const WorkSize size = sparse_product_work(answer.rows, answer.entries);
-    CHECK(size.min <= answer.bytes);
-    CHECK(size.max >= answer.bytes);
+    CHECK(size.least <= answer.bytes);
+    CHECK(size.most >= answer.bytes);
   }
   const struct {
     int64_t rows, entries, right_sides, value_bytes;
@@ -266,8 +266,8 @@ TEST_CASE("cuSPARSE's own answers lie between the ends") {
     const WorkSize size =
         sparse_solve_work(answer.rows, answer.entries, answer.right_sides, answer.value_bytes);
     CAPTURE(answer.bytes);
-    CHECK(size.min <= answer.bytes);
-    CHECK(size.max >= answer.bytes);
+    CHECK(size.least <= answer.bytes);
+    CHECK(size.most >= answer.bytes);
   }
   const struct {
     int64_t entries;
@@ -277,8 +277,8 @@ TEST_CASE("cuSPARSE's own answers lie between the ends") {
       {1000000, 16008704}, {1000000, 20008832}, {100000000, 1600782720}, {100000000, 2000782848},
   };
   for (const auto& answer : sorts) {
-    CHECK(sparse_sort_work(answer.entries).min <= answer.bytes);
-    CHECK(sparse_sort_work(answer.entries).max >= answer.bytes);
+    CHECK(sparse_sort_work(answer.entries).least <= answer.bytes);
+    CHECK(sparse_sort_work(answer.entries).most >= answer.bytes);
   }
 }
 

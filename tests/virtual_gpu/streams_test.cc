@@ -545,9 +545,9 @@ struct Flag {
     is_set = true;
     changed.notify_all();
   }
-  bool wait(std::chrono::milliseconds max = std::chrono::seconds(20)) {
+  bool wait(std::chrono::milliseconds most = std::chrono::seconds(20)) {
     std::unique_lock<std::mutex> lock(mutex);
-    return changed.wait_for(lock, max, [&] { return is_set; });
+    return changed.wait_for(lock, most, [&] { return is_set; });
   }
 
   std::mutex mutex;

@@ -182,12 +182,12 @@ TEST_CASE("an input that decides alone") {
 }
 
 TEST_CASE("what LibTorch's CPU kernels must not be asked") {
-  const int64_t min = std::numeric_limits<int64_t>::min();
-  const at::Tensor x = host({min, 6}).to(kCuda0);
+  const int64_t least = std::numeric_limits<int64_t>::min();
+  const at::Tensor x = host({least, 6}).to(kCuda0);
   CHECK_NOTHROW(at::div(x, host({-1, 2}).to(kCuda0), "trunc"));  // the CPU traps
   CHECK_NOTHROW(at::div(x, at::Scalar(-1), "trunc"));
-  CHECK(is_known_as(at::div(x, host({1, 4}).to(kCuda0), "trunc"), host({min, 1})));
-  CHECK(is_known_as(at::div(x, at::Scalar(2), "floor"), host({min / 2, 3})));
+  CHECK(is_known_as(at::div(x, host({1, 4}).to(kCuda0), "trunc"), host({least, 1})));
+  CHECK(is_known_as(at::div(x, at::Scalar(2), "floor"), host({least / 2, 3})));
 }
 
 TEST_CASE("what is written through tensors that are no plain views") {

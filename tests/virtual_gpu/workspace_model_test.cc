@@ -276,11 +276,11 @@ TEST_CASE(
   for (const auto& plan : seen) {
     const FftWork work = fft_work(plan.signal, plan.batch, plan.is_real, 8);
     CAPTURE(plan.signal[0]);
-    CHECK(work.min_bytes <= plan.bytes);
-    CHECK(work.max_bytes >= plan.bytes);
+    CHECK(work.least_bytes <= plan.bytes);
+    CHECK(work.most_bytes >= plan.bytes);
   }
-  CHECK(fft_work({65536}, 3, false, 8).min_bytes == 3 * 524288);
-  CHECK(fft_work({65536}, 3, false, 8).max_bytes == 2 * 3 * 524288);
+  CHECK(fft_work({65536}, 3, false, 8).least_bytes == 3 * 524288);
+  CHECK(fft_work({65536}, 3, false, 8).most_bytes == 2 * 3 * 524288);
 }
 
 TEST_CASE("the choice for convolutions") {

@@ -121,7 +121,7 @@ class Segments {
 class ProgressReporter {
  public:
   ProgressReporter(const CourtesyOptions& options, bool restoring, int64_t total)
-      : options_(options), begun_(Clock::now()), reported_at_(begun_) {
+      : options_(options), begun_(Clock::now()), told_(begun_) {
     progress_.restoring = restoring;
     progress_.total_bytes = total;
     to_terminal_ = !options.progress && total >= kSlowBytes && isatty(STDERR_FILENO) != 0;
@@ -134,8 +134,8 @@ class ProgressReporter {
     if (!to_terminal_ && !options_.progress) return;
     const Clock::time_point now = Clock::now();
     const bool last = progress_.done_bytes == progress_.total_bytes;
-    if (now - reported_at_ < std::chrono::milliseconds(200) && !last) return;
-    reported_at_ = now;
+    if (now - told_ < std::chrono::milliseconds(200) && !last) return;
+    told_ = now;
     const double seconds = std::chrono::duration<double>(now - begun_).count();
     progress_.bytes_per_second =
         seconds > 0 ? static_cast<double>(progress_.done_bytes) / seconds : 0;
@@ -154,7 +154,7 @@ class ProgressReporter {
 
  private:
   const CourtesyOptions& options_;
-  Clock::time_point begun_, reported_at_;
+  Clock::time_point begun_, told_;
   CourtesyProgress progress_;
   bool to_terminal_ = false;
   bool printed_ = false;
@@ -593,9 +593,9 @@ Courtesy::~Courtesy() {
   try {
     const absl::Status status = restore();
     if (!status.ok())
-      print_message({std::string(status.message()), "; what is missing throws when it is used"});
+      tell({std::string(status.message()), "; what is missing throws when it is used"});
   } catch (const std::exception& error) {
-    print_message({"memledger: yielded memory could not be restored: ", first_line(error.what())});
+    tell({"memledger: yielded memory could not be restored: ", first_line(error.what())});
   }
 }
 

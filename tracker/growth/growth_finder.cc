@@ -17,13 +17,13 @@
 #include "text/dtype.h"
 #include "text/json.h"
 #include "text/names.h"
-#include "tracker/cursor_rollback.h"
 #include "tracker/exact_device.h"
+#include "tracker/until_told.h"
 
 namespace memledger {
 namespace {
 
-constexpr size_t kMaxRowsInText = 20;
+constexpr size_t kMostRowsInText = 20;
 // Share of a sum's slope that, once rows below it have shown it, makes a row of its own needless.
 constexpr double kExplained = 0.5;
 
@@ -77,9 +77,9 @@ class GrowthFinder::Groups {
 
   void step() {
     const std::lock_guard<ForkSafeMutex> hold(lock_);
-    CursorRollback rollback(cursor_);
+    UntilTold until_told(cursor_);
     Counted counted = prepared(Registry::global().changes_since(cursor_));
-    rollback.commit();
+    until_told.told();
     // From here on nothing needs memory.
     count(std::move(counted));
     ++step_;
@@ -295,12 +295,12 @@ GrowthReport GrowthFinder::Groups::unsorted_report() const {
   for (const GroupTable* const table : {&stacks_, &groups_, &operators_, &devices_}) {
     for (const auto& [key, group] : *table) {
       const Growth growth = group->series.growth(step_, options_.rule);
-      double explained_bytes = explained[group.get()];
-      if (growth.growing && explained_bytes < kExplained * growth.bytes_per_step) {
+      double told = explained[group.get()];
+      if (growth.growing && told < kExplained * growth.bytes_per_step) {
         report.rows.push_back({group->level, key, growth, group->bytes, group->count});
-        explained_bytes = growth.bytes_per_step;
+        told = growth.bytes_per_step;
       }
-      if (group->parent != nullptr) explained[group->parent] += explained_bytes;
+      if (group->parent != nullptr) explained[group->parent] += told;
     }
   }
   return report;
@@ -359,7 +359,7 @@ std::string GrowthReport::verdict() const {
 
 std::string to_string(const GrowthReport& report) {
   std::string text = report.verdict();
-  for (size_t i = 0; i < std::min(report.rows.size(), kMaxRowsInText); ++i) {
+  for (size_t i = 0; i < std::min(report.rows.size(), kMostRowsInText); ++i) {
     const GrowthRow& row = report.rows[i];
     const std::string slope =
         verdict_text(row.growth, report.unit).substr(std::string("growing ").size());
@@ -367,8 +367,8 @@ std::string to_string(const GrowthReport& report) {
             size_in_words(static_cast<double>(row.bytes)) + " in " + std::to_string(row.count) +
             (row.count == 1 ? " storage" : " storages");
   }
-  if (report.rows.size() > kMaxRowsInText) {
-    text += "\n  … and " + std::to_string(report.rows.size() - kMaxRowsInText) + " more";
+  if (report.rows.size() > kMostRowsInText) {
+    text += "\n  … and " + std::to_string(report.rows.size() - kMostRowsInText) + " more";
   }
   return text;
 }

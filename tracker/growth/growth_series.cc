@@ -9,12 +9,12 @@ namespace memledger {
 namespace {
 
 constexpr size_t kRisesOfOneSize = 8;  // beyond that, two are put together
-constexpr size_t kMaxRises = 256;
+constexpr size_t kMostRises = 256;
 // A pause this many times longer than those of the surest growth is not part of it.
 constexpr int64_t kForeignPause = 4;
 constexpr int64_t kQuietPauses = 2;
-constexpr double kMinNewGround = 0.25;
-constexpr double kMinSecondHalf = 0.5;
+constexpr double kLeastNewGround = 0.25;
+constexpr double kLeastSecondHalf = 0.5;
 constexpr size_t kHalf = 8;     // pieces of each half for the comparison of the two
 constexpr size_t kSlopes = 33;  // points between which slopes are taken
 
@@ -70,7 +70,7 @@ bool is_straight(const Line& line) {
     first[i] = bytes[i + 1] - bytes[i];
     second[i] = bytes[kHalf + i + 1] - bytes[kHalf + i];
   }
-  return middle_mean(second) >= kMinSecondHalf * middle_mean(first);
+  return middle_mean(second) >= kLeastSecondHalf * middle_mean(first);
 }
 
 double slope_of(const Line& line) {
@@ -147,7 +147,7 @@ void GrowthSeries::thin_out() {
     while (begin > 0 && size_class(rises_[begin - 1].count) <= size) --begin;
     if (end - begin <= kRisesOfOneSize) {
       // The older sizes have not changed either.
-      if (rises_.size() <= kMaxRises) return;
+      if (rises_.size() <= kMostRises) return;
       begin = 0;
     }
     const auto pause = [this](size_t at) {
@@ -160,7 +160,7 @@ void GrowthSeries::thin_out() {
                     at + 2 < rises_.size() ? pause(at + 1) : int64_t{0}});
       if (pause(at) <= kForeignPause * usual) chosen = at;
     }
-    if (!chosen.has_value() && rises_.size() <= kMaxRises) return;
+    if (!chosen.has_value() && rises_.size() <= kMostRises) return;
     const size_t at = chosen.value_or(begin);
     rises_[at] = together(rises_[at], rises_[at + 1]);
     rises_.erase(rises_.begin() + static_cast<std::ptrdiff_t>(at) + 1);
@@ -174,7 +174,7 @@ Growth GrowthSeries::growth(int64_t now, const GrowthRule& rule) const {
   if (n == 0) return {};
   const int64_t quiet = now - rises_.back().last_step;
   const int64_t top = rises_.back().above;
-  const int64_t min = std::max<int64_t>(2, rule.min_growths);
+  const int64_t least = std::max<int64_t>(2, rule.min_growths);
 
   std::vector<int64_t> longest_pause(n);  // from rise i to the last
   for (size_t i = n; i-- > 0;) {
@@ -189,7 +189,7 @@ Growth GrowthSeries::growth(int64_t now, const GrowthRule& rule) const {
   std::vector<double> new_ground(n);
   for (size_t i = 0; i < n; ++i) {
     const double before = static_cast<double>(rises_[i].highest_before);
-    new_ground[i] = before + kMinNewGround * (before - static_cast<double>(rises_[i].below));
+    new_ground[i] = before + kLeastNewGround * (before - static_cast<double>(rises_[i].below));
     if (i > 0) new_ground[i] = std::max(new_ground[i], new_ground[i - 1]);
   }
 
@@ -215,14 +215,14 @@ Growth GrowthSeries::growth(int64_t now, const GrowthRule& rule) const {
   for (size_t i = n; i-- > 0;) {
     const size_t from = first_on_new_ground(i);
     if (from < n) lasted[i] = periods(i, from);
-    if (lasted[i] >= static_cast<double>(min) && (surest == n || lasted[i] > lasted[surest]))
+    if (lasted[i] >= static_cast<double>(least) && (surest == n || lasted[i] > lasted[surest]))
       surest = i;
   }
   if (surest == n) return {};
 
   size_t start = surest;
   for (size_t i = 0; i < surest; ++i) {
-    if (lasted[i] < static_cast<double>(min) ||
+    if (lasted[i] < static_cast<double>(least) ||
         longest_pause[i] > kForeignPause * longest_pause[surest])
       continue;
     start = i;

@@ -61,9 +61,8 @@ class CsvFile {
   void write(const std::string& text) {
     if (::getpid() != process_) {
       if (!reported_fork_) {
-        print_message({"memledger: process ", std::to_string(::getpid()),
-                       " was forked; its iterations are not in ", path_,
-                       ", which is its parent's."});
+        tell({"memledger: process ", std::to_string(::getpid()),
+              " was forked; its iterations are not in ", path_, ", which is its parent's."});
       }
       reported_fork_ = true;
       return;
@@ -71,9 +70,8 @@ class CsvFile {
     const int error = append_whole(file_, text);
     if (error == 0) return;
     if (!reported_) {
-      print_message({"memledger: cannot write ", path_, ": ",
-                     std::generic_category().message(error),
-                     ". The program goes on; rows are missing."});
+      tell({"memledger: cannot write ", path_, ": ", std::generic_category().message(error),
+            ". The program goes on; rows are missing."});
     }
     reported_ = true;
   }
@@ -135,21 +133,21 @@ class Totals {
   explicit Totals(const TrackedTable& alive) {
     for (const auto& [id, tracked] : alive)
       now_[static_cast<size_t>(tracked.kind)] += tracked.bytes;
-    max_ = now_;
+    most_ = now_;
   }
   // Returns whether there is more of that kind than ever.
   bool add(const Tracked& tracked, bool birth) {
     const auto kind = static_cast<size_t>(tracked.kind);
     now_[kind] += birth ? tracked.bytes : -tracked.bytes;
-    if (now_[kind] <= max_[kind]) return false;
-    max_[kind] = now_[kind];
+    if (now_[kind] <= most_[kind]) return false;
+    most_[kind] = now_[kind];
     return true;
   }
-  int64_t max(Measured kind) const { return max_[static_cast<size_t>(kind)]; }
+  int64_t most(Measured kind) const { return most_[static_cast<size_t>(kind)]; }
 
  private:
   std::array<int64_t, kMeasuredKinds> now_{};
-  std::array<int64_t, kMeasuredKinds> max_{};
+  std::array<int64_t, kMeasuredKinds> most_{};
 };
 
 }  // namespace
@@ -195,18 +193,18 @@ struct MemoryProfiler::Impl {
 
     TrackedTable born;
     Totals totals(alive);
-    size_t events_to_peak_features = 0;
+    size_t events_to_most_features = 0;
     for (size_t i = 0; i < events.size(); ++i) {
       if (events[i].birth) note_birth(events[i], named, born);
       const Tracked* const tracked = find(events[i], born);
       if (tracked == nullptr || is_known_birth(events[i])) continue;
       if (totals.add(*tracked, events[i].birth) && tracked->kind == Measured::kFeatureMap)
-        events_to_peak_features = i + 1;
+        events_to_most_features = i + 1;
     }
-    stats.feature_map_bytes = totals.max(Measured::kFeatureMap);
-    stats.intermediate_gradient_bytes = totals.max(Measured::kGradient);
-    stats.most_workspace_bytes = totals.max(Measured::kWorkspace);
-    split_by_layer(events, events_to_peak_features, born, stats);
+    stats.feature_map_bytes = totals.most(Measured::kFeatureMap);
+    stats.intermediate_gradient_bytes = totals.most(Measured::kGradient);
+    stats.most_workspace_bytes = totals.most(Measured::kWorkspace);
+    split_by_layer(events, events_to_most_features, born, stats);
     keep_survivors(events, born);
     switches.forget_before(recording.end_ns);
   }

@@ -34,7 +34,7 @@ struct Listening {
 };
 thread_local Listening listening;
 
-void notify_leaves(const at::RecordFunction& fn, OperatorListener& listener) {
+void tell_leaves(const at::RecordFunction& fn, OperatorListener& listener) {
   for (const c10::IValue& input : fn.inputs()) {
     for_each_tensor(input, [&](const at::Tensor& tensor) {
       if (tensor.requires_grad() && tensor.is_leaf()) listener.on_leaf(tensor);
@@ -46,7 +46,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   Listening& mine = listening;
   if (mine.listener == nullptr || mine.depth++ > 0) return nullptr;
   try {
-    if (mine.tree == nullptr) notify_leaves(fn, *mine.listener);
+    if (mine.tree == nullptr) tell_leaves(fn, *mine.listener);
     mine.listener->on_operator(
         fn.name(), mine.tree == nullptr ? std::nullopt : consumed_layer(*mine.tree, fn));
   } catch (...) {

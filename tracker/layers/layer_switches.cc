@@ -153,8 +153,8 @@ void match_callback() {
                                 .scopes({at::RecordScope::FUNCTION}));
   for (bool wanted = !followers()->empty();;) {
     wanted ? at::reenableCallback(handle) : at::disableCallback(handle);
-    const bool was_wanted = std::exchange(wanted, !followers()->empty());
-    if (was_wanted == wanted) return;
+    const bool told = std::exchange(wanted, !followers()->empty());
+    if (told == wanted) return;
   }
 }
 

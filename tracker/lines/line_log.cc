@@ -26,7 +26,7 @@ namespace {
 
 // The most functions that are kept for each stack as having run instead of another. Without the
 // limit memory would grow with the number of pairs of stacks.
-constexpr size_t kMaxInstead = 8;
+constexpr size_t kMostInstead = 8;
 
 // A stack's frames, outermost first.
 struct Frames {
@@ -36,7 +36,7 @@ struct Frames {
 
 // Devices that can be a target have a slot: the CPU, then CUDA's by index.
 constexpr size_t kCpu = 0;
-constexpr size_t kMaxDevices = size_t{std::numeric_limits<c10::DeviceIndex>::max()} + 2;
+constexpr size_t kMostDevices = size_t{std::numeric_limits<c10::DeviceIndex>::max()} + 2;
 
 struct Reading {
   DeviceFigures current, allocated, freed;
@@ -77,7 +77,7 @@ struct Shared {
   std::atomic<int32_t> target{0};   // packed(); 0 is the CPU
   std::atomic<bool> chosen{false};  // false: the first GPU becomes the target when it is first used
   // By slot, of earlier targets: what was born there may die there.
-  std::array<std::atomic<bool>, kMaxDevices> was_target{};
+  std::array<std::atomic<bool>, kMostDevices> was_target{};
 };
 
 Shared& shared() {
@@ -308,7 +308,7 @@ void note_beginning(LineStack& stack, Beginning now, const Reading& before) {
     return nullptr;
   };
   Beginning* known = find();
-  if (known == nullptr && now.instead != 0 && instead >= kMaxInstead) {
+  if (known == nullptr && now.instead != 0 && instead >= kMostInstead) {
     now.instead = 0;
     known = find();
   }
@@ -501,7 +501,7 @@ void LineLogs::start(const std::shared_ptr<LineLog>& log) {
   if (first) count_cpu_from_now();
   const size_t target = slot_of(unpacked(target_now()));
   std::map<size_t, LastReading> now;
-  for (size_t slot = 0; slot < kMaxDevices; ++slot) {
+  for (size_t slot = 0; slot < kMostDevices; ++slot) {
     if (slot == target || s.was_target[slot].load(std::memory_order_relaxed))
       now[slot] = {memledger::read(device_at(slot)), recording_clock_ns()};
   }

@@ -30,7 +30,7 @@
 namespace memledger {
 namespace {
 
-constexpr size_t kMaxCodeBytes = size_t{1} << 16;
+constexpr size_t kMostCodeBytes = size_t{1} << 16;
 
 // A profiled function with all its bodies (instantiations of a template, split-off parts).
 struct Shown {
@@ -56,7 +56,7 @@ struct Code {
 Code code_of(const ProgramFunction& function) {
   std::vector<void*> addresses = InlinedCalls::places(function.begin, function.end);
   const bool has_inlined_calls = !addresses.empty();
-  const uintptr_t end = std::min(function.end, function.begin + kMaxCodeBytes);
+  const uintptr_t end = std::min(function.end, function.begin + kMostCodeBytes);
   for (uintptr_t address = function.begin; !has_inlined_calls && address < end; ++address)
     addresses.push_back(return_address_at(address));
   return {frames_at(addresses), has_inlined_calls};
@@ -163,10 +163,10 @@ class TableMaker {
     return is_any;
   }
 
-  void show(const ShownPython& python_function) {
-    const auto [known, is_new] = shown_of_python_.emplace(python_function.number, shown_.size());
+  void show(const ShownPython& told) {
+    const auto [known, is_new] = shown_of_python_.emplace(told.number, shown_.size());
     if (!is_new) return;
-    const PythonFunction& function = python_function.function;
+    const PythonFunction& function = told.function;
     Shown shown;
     shown.name = function.name;
     shown.is_python = true;
@@ -370,7 +370,7 @@ class TableMaker {
   }
 
   const ProgramFunctions functions_;
-  const std::vector<RegisteredFunction> python_;
+  const std::vector<ToldFunction> python_;
   std::map<size_t, size_t> shown_of_python_;  // by number
   std::vector<std::string> missing_;
   std::vector<Shown> shown_;
@@ -464,13 +464,13 @@ LineProfiler& LineProfiler::add_function(std::string name) {
 }
 
 LineProfiler& LineProfiler::add_python_function(PythonFunction function) {
-  RegisteredFunction registered;
-  registered.name = function.name;
-  registered.frame_name = function.frame_name;
-  registered.file = absolute_python_file(function.file);
-  registered.first = function.first_line;
-  registered.last = function.first_line + static_cast<int64_t>(function.source.size()) - 1;
-  const uint32_t number = PythonFunctions::add(registered);
+  ToldFunction told;
+  told.name = function.name;
+  told.frame_name = function.frame_name;
+  told.file = absolute_python_file(function.file);
+  told.first = function.first_line;
+  told.last = function.first_line + static_cast<int64_t>(function.source.size()) - 1;
+  const uint32_t number = PythonFunctions::add(told);
   if (number == PythonFunctions::kNone) throw std::bad_alloc();
   LineLogs::show(state_->log, ShownPython{number, std::move(function)});
   PythonFrames::begin();
@@ -517,7 +517,7 @@ absl::Status keep_functions(LineProfile& profile, const std::vector<std::string>
   if (functions.empty()) return absl::OkStatus();
   const auto is_one = [](const LineTable& table, const std::string& function) {
     return is_named(table.function, function) ||
-           RegisteredFunction{table.function, "", table.file}.is_named(function);
+           ToldFunction{table.function, "", table.file}.is_named(function);
   };
   for (const std::string& function : functions) {
     const auto is_this = [&](const LineTable& table) { return is_one(table, function); };

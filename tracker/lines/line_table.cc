@@ -275,11 +275,11 @@ void write_html(std::ostream& out, const LineProfile& profile,
     std::vector<int64_t> highest;
     for (const LineColumn column : columns) {
       out << "<th>" << html_text(column.name()) << "</th>";
-      int64_t max = 1;
+      int64_t most = 1;
       for (const LineRow& row : table.rows) {
-        if (row.figures) max = std::max(max, row.figures->value(column));
+        if (row.figures) most = std::max(most, row.figures->value(column));
       }
-      highest.push_back(max);
+      highest.push_back(most);
     }
     out << "<th>line</th><th class=\"code\">code</th></tr></thead><tbody>\n";
     for (const LineRow& row : table.rows) {

@@ -43,7 +43,7 @@ void print() noexcept {
   try {
     write_profile(global_profiler(), {});
   } catch (const std::exception& error) {
-    print_message({"memledger: no line profile: ", first_line(error.what())});
+    tell({"memledger: no line profile: ", first_line(error.what())});
   }
 }
 
@@ -154,7 +154,7 @@ ProfiledRun::~ProfiledRun() {
   try {
     write_profile(*state.profiler, state.columns);
   } catch (const std::exception& error) {
-    print_message({"memledger: no line profile: ", first_line(error.what())});
+    tell({"memledger: no line profile: ", first_line(error.what())});
   }
 }
 

@@ -258,7 +258,7 @@ std::vector<const ProgramFunction*> ProgramFunctions::named(std::string_view nam
   return result;
 }
 
-std::vector<std::string> ProgramFunctions::near(std::string_view name, size_t max) const {
+std::vector<std::string> ProgramFunctions::near(std::string_view name, size_t most) const {
   std::set<std::pair<size_t, std::string>> ranked;
   const std::string_view last =
       name.substr(name.rfind(':') == std::string_view::npos ? 0 : name.rfind(':') + 1);
@@ -273,7 +273,7 @@ std::vector<std::string> ProgramFunctions::near(std::string_view name, size_t ma
   }
   std::vector<std::string> result;
   for (const auto& [distance, qualified] : ranked) {
-    if (result.size() == max) break;
+    if (result.size() == most) break;
     result.push_back(qualified);
   }
   return result;

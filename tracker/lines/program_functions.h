@@ -33,7 +33,7 @@ class ProgramFunctions {
   // Returns the functions for which is_named() holds, whole ones first.
   std::vector<const ProgramFunction*> named(std::string_view name) const;
   // Returns the names most similar to this one, best first.
-  std::vector<std::string> near(std::string_view name, size_t max = 5) const;
+  std::vector<std::string> near(std::string_view name, size_t most = 5) const;
   const std::vector<ProgramFunction>& all() const { return functions_; }
 
  private:

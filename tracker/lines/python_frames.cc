@@ -22,7 +22,7 @@ using Object = void;  // PyObject and the types derived from it
 using Thread = void;  // PyThreadState
 
 // Function objects of a name that is looked for; a program that makes more of them is not followed.
-constexpr size_t kMaxCodes = 4096;
+constexpr size_t kMostCodes = 4096;
 
 template <typename F>
 bool find(const char* name, F*& function) {
@@ -143,12 +143,12 @@ Known& known() {
 void look_for_new_functions() {
   Known& known = memledger::known();
   if (known.named == PythonFunctions::count()) return;
-  const std::vector<RegisteredFunction> functions = PythonFunctions::all();
+  const std::vector<ToldFunction> functions = PythonFunctions::all();
   for (; known.named < functions.size(); ++known.named)
     known.look_for(functions[known.named].frame_name);
 }
 
-uint32_t look_up_function(Object* code, Object* name) {
+uint32_t told_function(Object* code, Object* name) {
   const Interpreter& python = Interpreter::get();
   const Known& known = memledger::known();
   const Owned file(python.attribute(code, known.file_attribute));
@@ -181,9 +181,9 @@ uint32_t function_of(Object* frame, Object* code, Object* name) {
   if (!is_new && (found->second.function != PythonFunctions::kNone ||
                   found->second.looked_among == known.named))
     return found->second.function;
-  if (is_new && known.codes.size() >= kMaxCodes) return PythonFunctions::kNone;
+  if (is_new && known.codes.size() >= kMostCodes) return PythonFunctions::kNone;
   KnownCode now{described_function(frame, code), known.named};
-  if (now.function == PythonFunctions::kNone) now.function = look_up_function(code, name);
+  if (now.function == PythonFunctions::kNone) now.function = told_function(code, name);
   known.codes[code] = now;
   if (is_new) Interpreter::get().keep(code);
   return now.function;

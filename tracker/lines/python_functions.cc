@@ -16,8 +16,8 @@ std::atomic<uint32_t> count_now{0};
 
 struct Known {
   ForkSafeMutex lock;
-  std::vector<RegisteredFunction> functions;  // guarded by it
-  std::vector<std::string> near;              // and this
+  std::vector<ToldFunction> functions;  // guarded by it
+  std::vector<std::string> near;        // and this
 };
 
 Known& known() {
@@ -32,12 +32,11 @@ bool ends_with_parts(std::string_view qualified, std::string_view wanted) {
 }
 
 // The lock is held.
-uint32_t index_of(const std::vector<RegisteredFunction>& functions, std::string_view frame_name,
+uint32_t index_of(const std::vector<ToldFunction>& functions, std::string_view frame_name,
                   std::string_view file, int64_t first) {
-  const auto same =
-      std::find_if(functions.begin(), functions.end(), [&](const RegisteredFunction& one) {
-        return one.first == first && one.frame_name == frame_name && one.file == file;
-      });
+  const auto same = std::find_if(functions.begin(), functions.end(), [&](const ToldFunction& one) {
+    return one.first == first && one.frame_name == frame_name && one.file == file;
+  });
   return same == functions.end() ? PythonFunctions::kNone
                                  : static_cast<uint32_t>(same - functions.begin());
 }
@@ -51,7 +50,7 @@ std::string with_dots(std::string_view name) {
 
 }  // namespace
 
-bool RegisteredFunction::is_named(std::string_view wanted) const {
+bool ToldFunction::is_named(std::string_view wanted) const {
   const std::string parts = with_dots(wanted);
   const std::string_view base = base_name(file);
   const std::string stem(base.substr(0, base.rfind('.')));
@@ -71,15 +70,15 @@ PythonCalls PythonFunctions::read_calls() {
   return calls;
 }
 
-uint32_t PythonFunctions::add(const RegisteredFunction& function) noexcept {
+uint32_t PythonFunctions::add(const ToldFunction& function) noexcept {
   try {
-    RegisteredFunction added = function;
+    ToldFunction added = function;
     if (added.frame_name.empty()) added.frame_name = added.name.substr(added.name.rfind('.') + 1);
-    std::vector<RegisteredFunction>& functions = known().functions;
+    std::vector<ToldFunction>& functions = known().functions;
     const std::lock_guard<ForkSafeMutex> hold(known().lock);
     const uint32_t same = index_of(functions, added.frame_name, added.file, added.first);
     if (same != kNone) {
-      RegisteredFunction& before = functions[same];
+      ToldFunction& before = functions[same];
       before.last = std::max(before.last, added.last);
       if (before.module.empty()) before.module = std::move(added.module);
       return same;
@@ -102,15 +101,15 @@ uint32_t PythonFunctions::count() noexcept { return count_now.load(std::memory_o
 
 bool PythonFunctions::has(std::string_view wanted) noexcept {
   try {
-    const std::vector<RegisteredFunction> functions = all();
+    const std::vector<ToldFunction> functions = all();
     return std::any_of(functions.begin(), functions.end(),
-                       [&](const RegisteredFunction& one) { return one.is_named(wanted); });
+                       [&](const ToldFunction& one) { return one.is_named(wanted); });
   } catch (...) {
     return false;
   }
 }
 
-std::vector<RegisteredFunction> PythonFunctions::all() {
+std::vector<ToldFunction> PythonFunctions::all() {
   const std::lock_guard<ForkSafeMutex> hold(known().lock);
   return known().functions;
 }

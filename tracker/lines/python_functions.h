@@ -11,7 +11,7 @@
 
 namespace memledger {
 
-struct RegisteredFunction {
+struct ToldFunction {
   std::string name;    // qualified, without `<locals>`: Net.forward
   std::string module;  // __main__
   std::string file;    // absolute, or what the program calls it: <string>
@@ -56,7 +56,7 @@ class PythonFunctions {
 
   // Returns the function's number, the same for the same frame name, file and first line, as
   // compiled code has them, too; kNone without memory.
-  static uint32_t add(const RegisteredFunction& function) noexcept;
+  static uint32_t add(const ToldFunction& function) noexcept;
   // Returns the number of the function with this frame name, file and first line, or kNone.
   static uint32_t find(std::string_view frame_name, std::string_view file, int64_t first) noexcept;
   // Returns how many functions there are: whoever remembers that one is missing asks again when
@@ -65,7 +65,7 @@ class PythonFunctions {
   // Returns whether there is one for which is_named() holds; false without memory.
   static bool has(std::string_view wanted) noexcept;
   // Returns the functions by number.
-  static std::vector<RegisteredFunction> all();
+  static std::vector<ToldFunction> all();
   // Adds a name that is much like one that is not there.
   static void add_near(std::string_view name) noexcept;
   static std::vector<std::string> near();

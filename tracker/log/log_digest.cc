@@ -11,9 +11,9 @@
 namespace memledger {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{256} << 20;
-constexpr size_t kMaxPoints = size_t{1} << 21;
-constexpr size_t kMaxMissing = 1000;
+constexpr size_t kMostBytes = size_t{256} << 20;
+constexpr size_t kMostPoints = size_t{1} << 21;
+constexpr size_t kMostMissing = 1000;
 constexpr size_t kRowsOfStep = 10;
 constexpr size_t kNodeBytes = 48;  // of a map, without its key and value
 
@@ -36,9 +36,9 @@ LogPoint higher(const LogPoint& a, const LogPoint& b) {
           second ? b.place : a.place};
 }
 
-void LogKind::add_births(int64_t count, int64_t bytes, uint32_t place, const std::string& last) {
+void LogKind::bear(int64_t count, int64_t bytes, uint32_t place, const std::string& last) {
   bytes = std::min(bytes, std::numeric_limits<int64_t>::max() - bytes_);
-  Births* const newest = births_.size() > removed_births_ ? &births_.back() : nullptr;
+  Births* const newest = births_.size() > taken_births_ ? &births_.back() : nullptr;
   const bool like_newest = newest != nullptr && bytes % count == 0 &&
                            newest->bytes % newest->count == 0 &&
                            bytes / count == newest->bytes / newest->count;
@@ -62,9 +62,9 @@ void LogKind::add_births(int64_t count, int64_t bytes, uint32_t place, const std
   prune_at_ = std::max<size_t>(64, 2 * born_until_.size());
 }
 
-int64_t LogKind::remove(int64_t count) {
-  while (count > 0 && removed_births_ < births_.size()) {
-    Births& oldest = births_[removed_births_];
+int64_t LogKind::take(int64_t count) {
+  while (count > 0 && taken_births_ < births_.size()) {
+    Births& oldest = births_[taken_births_];
     const int64_t gone = std::min(count, oldest.count);
     const int64_t bytes = gone == oldest.count ? oldest.bytes : oldest.bytes / oldest.count * gone;
     oldest.count -= gone;
@@ -72,11 +72,11 @@ int64_t LogKind::remove(int64_t count) {
     count_ -= gone;
     bytes_ -= bytes;
     count -= gone;
-    if (oldest.count == 0) ++removed_births_;
+    if (oldest.count == 0) ++taken_births_;
   }
-  if (removed_births_ * 2 >= births_.size()) {
-    births_.erase(births_.begin(), births_.begin() + static_cast<std::ptrdiff_t>(removed_births_));
-    removed_births_ = 0;
+  if (taken_births_ * 2 >= births_.size()) {
+    births_.erase(births_.begin(), births_.begin() + static_cast<std::ptrdiff_t>(taken_births_));
+    taken_births_ = 0;
   }
   return count;
 }
@@ -121,16 +121,16 @@ void LogRunDigest::add(const LogBlock& block) {
   add_step(block, place);
   // The log has a block's births first. Its deaths go first here: they are of earlier births.
   for (const LogRow& row : block.rows) {
-    if (row.sign == '-') remove(row);
+    if (row.sign == '-') take(row);
   }
   for (const LogRow& row : block.rows) {
-    if (row.sign == '+') add_births(row, place);
+    if (row.sign == '+') bear(row, place);
   }
 }
 
 void LogRunDigest::add_note(const std::string& note) {
   if (note.find(log_text::kBlocksMissing) == std::string::npos) return;
-  if (missing.size() == kMaxMissing) {
+  if (missing.size() == kMostMissing) {
     ++more_missing;
     return;
   }
@@ -146,12 +146,12 @@ void LogRunDigest::add_point(const LogBlock& block, uint32_t place) {
     points.back() = higher(points.back(), point);
     return;
   }
-  if (points.size() == kMaxPoints) {
-    for (size_t i = 0; i < kMaxPoints / 2; ++i)
+  if (points.size() == kMostPoints) {
+    for (size_t i = 0; i < kMostPoints / 2; ++i)
       points[i] = higher(points[2 * i], points[2 * i + 1]);
-    points.resize(kMaxPoints / 2);
+    points.resize(kMostPoints / 2);
     blocks_per_point *= 2;
-    size_ -= kMaxPoints / 2 * sizeof(LogPoint);
+    size_ -= kMostPoints / 2 * sizeof(LogPoint);
   }
   points.push_back(point);
   blocks_in_last_point_ = 1;
@@ -179,18 +179,18 @@ void LogRunDigest::add_step(const LogBlock& block, uint32_t place) {
   size_ += step_size_;
 }
 
-int64_t LogRunDigest::remove_from(LogKind& kind, int64_t count) {
+int64_t LogRunDigest::take_from(LogKind& kind, int64_t count) {
   const size_t before = kind.size();
-  const int64_t rest = kind.remove(count);
+  const int64_t rest = kind.take(count);
   size_ -= before - kind.size();
   return rest;
 }
 
-void LogRunDigest::remove(const LogRow& row) {
+void LogRunDigest::take(const LogRow& row) {
   int64_t count = row.count;
   if (const auto entry = kinds.find(row.group()); entry != kinds.end()) {
     Kind& kind = entry->second;
-    count = remove_from(kind.alive, count);
+    count = take_from(kind.alive, count);
     if (kind.alive.count() == 0) kind.alike->erase(kind.number);
   }
   if (count == 0) return;
@@ -200,12 +200,12 @@ void LogRunDigest::remove(const LogRow& row) {
   if (alike == alike_.end()) return;
   while (count > 0 && !alike->second.empty()) {
     const auto oldest = alike->second.begin();
-    count = remove_from(*oldest->second, count);
+    count = take_from(*oldest->second, count);
     if (oldest->second->count() == 0) alike->second.erase(oldest);
   }
 }
 
-void LogRunDigest::add_births(const LogRow& row, uint32_t place) {
+void LogRunDigest::bear(const LogRow& row, uint32_t place) {
   const auto [entry, is_new] = kinds.try_emplace(row.group());
   Kind& kind = entry->second;
   if (is_new) {
@@ -216,7 +216,7 @@ void LogRunDigest::add_births(const LogRow& row, uint32_t place) {
              looks.size() + 3 * kNodeBytes;
   }
   const size_t before = kind.alive.size();
-  kind.alive.add_births(row.count, row.bytes, place, row.last);
+  kind.alive.bear(row.count, row.bytes, place, row.last);
   size_ += kind.alive.size();
   size_ -= before;
   kind.alike->emplace(kind.number, &kind.alive);
@@ -239,11 +239,11 @@ absl::Status LogDigest::add_note(std::string note) {
 }
 
 absl::Status LogDigest::check_size() const {
-  if (ended_runs_size_ + runs.back().size() <= max_bytes_) return absl::OkStatus();
+  if (ended_runs_size_ + runs.back().size() <= most_bytes_) return absl::OkStatus();
   return absl::ResourceExhaustedError(fmt::format(
       "more than {} MiB are needed for what differs in this log up to here ({} runs, in the last "
       "one {} places and {} kinds of tensors); expected a log whose lines repeat themselves",
-      max_bytes_ >> 20, runs.size(), runs.back().places.size(), runs.back().kinds.size()));
+      most_bytes_ >> 20, runs.size(), runs.back().places.size(), runs.back().kinds.size()));
 }
 
 LogDigest digest_of(const MemoryLog& log) {
@@ -260,7 +260,7 @@ LogRunDigest digest_of(const LogRun& run) {
 }
 
 absl::StatusOr<LogDigest> read_log_digest(const std::string& path) {
-  LogDigest digest(path, kMaxBytes);
+  LogDigest digest(path, kMostBytes);
   const absl::StatusOr<int64_t> unread_lines = visit_log_file(path, digest);
   if (!unread_lines.ok()) return unread_lines.status();
   digest.unread_lines = *unread_lines;

@@ -24,9 +24,9 @@ namespace memledger {
 // not say which of them a death is of: the oldest is taken for it.
 class LogKind {
  public:
-  void add_births(int64_t count, int64_t bytes, uint32_t place, const std::string& last);
+  void bear(int64_t count, int64_t bytes, uint32_t place, const std::string& last);
   // Removes up to `count` storages. Returns how many there were too few.
-  int64_t remove(int64_t count);
+  int64_t take(int64_t count);
 
   int64_t count() const { return count_; }
   int64_t bytes() const { return bytes_; }
@@ -44,7 +44,7 @@ class LogKind {
   };
 
   std::vector<Births> births_;  // oldest first; adjacent ones of equal size are merged
-  size_t removed_births_ = 0;   // at the front, all dead
+  size_t taken_births_ = 0;     // at the front, all dead
   int64_t count_ = 0, bytes_ = 0;
   int64_t born_ = 0;  // dead ones included
   uint32_t place_ = 0;
@@ -116,9 +116,9 @@ class LogRunDigest {
   uint32_t number_of(const std::string& place);
   void add_point(const LogBlock& block, uint32_t place);
   void add_step(const LogBlock& block, uint32_t place);
-  void remove(const LogRow& row);
-  void add_births(const LogRow& row, uint32_t place);
-  int64_t remove_from(LogKind& kind, int64_t count);
+  void take(const LogRow& row);
+  void bear(const LogRow& row, uint32_t place);
+  int64_t take_from(LogKind& kind, int64_t count);
 
   size_t size_ = sizeof(LogRunDigest);
   size_t step_size_ = 0;
@@ -131,8 +131,8 @@ class LogRunDigest {
 
 class LogDigest final : public LogVisitor {
  public:
-  explicit LogDigest(std::string log_name, size_t max_bytes = std::numeric_limits<size_t>::max())
-      : name(std::move(log_name)), max_bytes_(max_bytes) {}
+  explicit LogDigest(std::string log_name, size_t most_bytes = std::numeric_limits<size_t>::max())
+      : name(std::move(log_name)), most_bytes_(most_bytes) {}
   LogDigest(LogDigest&&) noexcept = default;
 
   absl::Status begin_run(LogRun header) override;
@@ -147,7 +147,7 @@ class LogDigest final : public LogVisitor {
  private:
   absl::Status check_size() const;
 
-  size_t max_bytes_;
+  size_t most_bytes_;
   size_t ended_runs_size_ = 0;
 };
 

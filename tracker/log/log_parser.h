@@ -28,10 +28,10 @@ class LogVisitor {
 };
 
 // A file with longer lines, or blocks whose rows take more, is no log.
-constexpr size_t kMaxBytesOfLine = size_t{1} << 20;
-constexpr size_t kMaxBytesOfBlock = size_t{128} << 20;
+constexpr size_t kMostBytesOfLine = size_t{1} << 20;
+constexpr size_t kMostBytesOfBlock = size_t{128} << 20;
 // Foreign lines that may come before the log's first.
-constexpr size_t kMaxBytesBeforeLog = size_t{16} << 20;
+constexpr size_t kMostBytesBeforeLog = size_t{16} << 20;
 
 // Return the number of lines that could not be read, or the errors of parse_log() and read_log().
 absl::StatusOr<int64_t> visit_log_text(std::string_view text, const std::string& name,

@@ -28,8 +28,8 @@ using log_text::kBytesPerMib;
 
 // Written by gpu_mem_track.py in its README's sample, instead of kAllocatedTotal.
 constexpr char kAllocatedTotalOfReadme[] = "Total Used Memory:";
-constexpr double kMaxMib = 1e7;  // ten tebibytes
-constexpr int64_t kMaxStorages = 1000000000;
+constexpr double kMostMib = 1e7;  // ten tebibytes
+constexpr int64_t kMostStorages = 1000000000;
 
 absl::string_view trimmed(absl::string_view text) { return absl::StripAsciiWhitespace(text); }
 std::string to_string(absl::string_view text) { return std::string(text); }
@@ -49,7 +49,7 @@ std::optional<double> number(absl::string_view text) {
   double value = 0;
   if (!absl::SimpleAtod(trimmed(text), &value)) return std::nullopt;  // whatever the locale
   // A figure that no machine can have is none. NaN is neither.
-  if (!(value >= 0 && value <= kMaxMib)) return std::nullopt;
+  if (!(value >= 0 && value <= kMostMib)) return std::nullopt;
   return value;
 }
 
@@ -116,7 +116,7 @@ std::optional<CountAndSize> count_and_size_of(absl::string_view column) {
   const std::vector<absl::string_view> parts =
       absl::StrSplit(column, absl::MaxSplits(log_text::kSize, 1));
   if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &result.count)) return std::nullopt;
-  if (result.count <= 0 || result.count > kMaxStorages) return std::nullopt;
+  if (result.count <= 0 || result.count > kMostStorages) return std::nullopt;
   result.size = to_string(trimmed(parts[1]));
   return result;
 }
@@ -209,10 +209,10 @@ class LogParser {
   }
 
   absl::Status add_to_line(absl::string_view part) {
-    if (begun_.size() + part.size() > kMaxBytesOfLine) {
+    if (begun_.size() + part.size() > kMostBytesOfLine) {
       ++lines_;
       return at_line(absl::StatusCode::kInvalidArgument,
-                     fmt::format("longer than {} bytes; {}", kMaxBytesOfLine, kExpected));
+                     fmt::format("longer than {} bytes; {}", kMostBytesOfLine, kExpected));
     }
     begun_.append(part.data(), part.size());
     return absl::OkStatus();
@@ -243,17 +243,17 @@ class LogParser {
   absl::Status unread(absl::string_view line) {
     ++unread_lines_;
     unread_bytes_ += line.size() + 1;
-    if (blocks_ > 0 || has_date_ || unread_bytes_ <= kMaxBytesBeforeLog) return absl::OkStatus();
+    if (blocks_ > 0 || has_date_ || unread_bytes_ <= kMostBytesBeforeLog) return absl::OkStatus();
     return absl::InvalidArgumentError(fmt::format("neither a header nor an At line in {} bytes; {}",
-                                                  kMaxBytesBeforeLog, kExpected));
+                                                  kMostBytesBeforeLog, kExpected));
   }
 
   absl::Status charge_block(size_t bytes) {
     block_bytes_ += bytes;
-    if (block_bytes_ <= kMaxBytesOfBlock) return absl::OkStatus();
+    if (block_bytes_ <= kMostBytesOfBlock) return absl::OkStatus();
     return absl::InvalidArgumentError(
         fmt::format("a block of more than {} bytes, and its At line has not come yet; {}",
-                    kMaxBytesOfBlock, kExpected));
+                    kMostBytesOfBlock, kExpected));
   }
 
   absl::Status read_line(absl::string_view line) {

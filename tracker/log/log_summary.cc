@@ -20,9 +20,9 @@
 namespace memledger {
 namespace {
 
-constexpr size_t kMaxLines = 10;
-constexpr size_t kMaxPointsOfPicture = size_t{1} << 16;
-constexpr size_t kMaxBytesOfTitle = 1024;
+constexpr size_t kMostLines = 10;
+constexpr size_t kMostPointsOfPicture = size_t{1} << 16;
+constexpr size_t kMostBytesOfTitle = 1024;
 using log_text::kBytesPerMib;
 
 std::string mib(int64_t bytes) {
@@ -46,7 +46,7 @@ std::vector<Value> largest_first(std::vector<Value> values, const Bytes& bytes) 
 }
 
 void add_rest(std::string& text, size_t all, const char* what) {
-  if (all > kMaxLines) text += fmt::format("  … and {} more {}\n", all - kMaxLines, what);
+  if (all > kMostLines) text += fmt::format("  … and {} more {}\n", all - kMostLines, what);
 }
 
 std::string biggest_step(const LogRunDigest& run) {
@@ -55,7 +55,7 @@ std::string biggest_step(const LogRunDigest& run) {
   std::string text = fmt::format("Biggest step: {}, of {} born and {} gone, at {}\n",
                                  signed_mib(step.born - step.died), mib(step.born), mib(step.died),
                                  printable(run.place_name(step.place)));
-  for (size_t i = 0; i < step.rows.size() && i < kMaxLines; ++i) {
+  for (size_t i = 0; i < step.rows.size() && i < kMostLines; ++i) {
     const LogRow& row = step.rows[i];
     text += fmt::format("  {} {} * {}, {}{}\n", row.sign, row.count, printable(row.group()),
                         mib(row.bytes), row.last.empty() ? "" : ": " + printable(row.last));
@@ -72,7 +72,7 @@ std::string what_grew(const LogRunDigest& run) {
   if (places.empty()) return "What grew: nothing\n";
   std::string text = "What grew, by the line of the program that logged it:\n";
   places = largest_first(std::move(places), [](const LogPlace& place) { return place.bytes; });
-  for (size_t i = 0; i < places.size() && i < kMaxLines; ++i) {
+  for (size_t i = 0; i < places.size() && i < kMostLines; ++i) {
     text += fmt::format("  {} in {}, {} of which grew: {}\n", signed_mib(places[i].bytes),
                         several(static_cast<size_t>(places[i].visits), "block"),
                         places[i].visits_that_grew, printable(*places[i].name));
@@ -95,7 +95,7 @@ std::string never_came_back(const LogRunDigest& run) {
   std::string text =
       fmt::format("What never came back: {} born in this log and alive at its end\n", mib(all));
   left = largest_first(std::move(left), [](const Named& kind) { return kind.second->bytes(); });
-  for (size_t i = 0; i < left.size() && i < kMaxLines; ++i) {
+  for (size_t i = 0; i < left.size() && i < kMostLines; ++i) {
     const LogKind& kind = *left[i].second;
     const size_t places = kind.places();
     text += fmt::format(
@@ -150,8 +150,8 @@ Series series_of(const LogRunDigest& run, const std::vector<LogPoint>& points) {
 }
 
 std::string title_of(const std::string& name) {
-  if (name.size() <= kMaxBytesOfTitle) return html_text(name);
-  return html_text(name.substr(0, kMaxBytesOfTitle)) + "…";
+  if (name.size() <= kMostBytesOfTitle) return html_text(name);
+  return html_text(name.substr(0, kMostBytesOfTitle)) + "…";
 }
 
 constexpr double kSvgWidth = 960, kSvgHeight = 360, kLeft = 80, kRight = 20, kTop = 40,
@@ -195,9 +195,9 @@ std::string svg_line(const std::vector<double>& values, double highest, const ch
   return svg;
 }
 
-// Merges points until there are no more than `max`.
-std::vector<LogPoint> thinned(const std::vector<LogPoint>& points, size_t max) {
-  const size_t step = std::max<size_t>(1, (points.size() + max - 1) / max);
+// Merges points until there are no more than `most`.
+std::vector<LogPoint> thinned(const std::vector<LogPoint>& points, size_t most) {
+  const size_t step = std::max<size_t>(1, (points.size() + most - 1) / most);
   std::vector<LogPoint> result;
   for (size_t i = 0; i < points.size(); ++i) {
     if (i % step == 0) {
@@ -210,7 +210,7 @@ std::vector<LogPoint> thinned(const std::vector<LogPoint>& points, size_t max) {
 }
 
 std::string svg_of(const LogRunDigest& run, const std::string& title) {
-  const std::vector<LogPoint> points = thinned(run.points, kMaxPointsOfPicture);
+  const std::vector<LogPoint> points = thinned(run.points, kMostPointsOfPicture);
   const Series series = series_of(run, points);
   const double step = grid_step(series.highest);
   const double top = std::max(step, std::ceil(series.highest / step) * step);
@@ -313,9 +313,9 @@ std::string compared_blocks(const LogRunDigest& a, const LogRunDigest& b) {
 
   std::string text =
       fmt::format("{:>12}{:>12}{:>12}  Total Tensor Used Memory (MiB) at\n", "A", "B", "B - A");
-  std::vector<bool> is_shown(keys.b.size());
-  const auto add_b = [&](size_t i) {
-    is_shown[i] = true;
+  std::vector<bool> told(keys.b.size());
+  const auto tell_b = [&](size_t i) {
+    told[i] = true;
     text += comparison_line(nullptr, &b.points[i], b.place_name(b.points[i].place));
   };
   size_t next_b = 0;
@@ -328,15 +328,15 @@ std::string compared_blocks(const LogRunDigest& a, const LogRunDigest& b) {
     }
     // Blocks of B before it that A lacks.
     for (; next_b < same->second; ++next_b) {
-      if (in_a.count(keys.b[next_b]) == 0 && !is_shown[next_b]) add_b(next_b);
+      if (in_a.count(keys.b[next_b]) == 0 && !told[next_b]) tell_b(next_b);
     }
     const LogPoint& point = b.points[same->second];
     const std::string& other = b.place_name(point.place);
-    is_shown[same->second] = true;
+    told[same->second] = true;
     text += comparison_line(&a.points[i], &point, where == other ? where : where + " | " + other);
   }
   for (size_t i = 0; i < keys.b.size(); ++i) {
-    if (!is_shown[i]) add_b(i);
+    if (!told[i]) tell_b(i);
   }
   return text;
 }
@@ -371,7 +371,7 @@ std::string compared_ends(const LogRunDigest& a, const LogRunDigest& b) {
   differences = largest_first(std::move(differences), [](const Difference& difference) {
     return std::abs(difference.bytes);
   });
-  for (size_t i = 0; i < differences.size() && i < kMaxLines; ++i) {
+  for (size_t i = 0; i < differences.size() && i < kMostLines; ++i) {
     text += fmt::format("  {}, {:+} * {}\n", signed_mib(differences[i].bytes), differences[i].count,
                         printable(differences[i].name));
   }

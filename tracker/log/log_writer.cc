@@ -160,14 +160,13 @@ void LogWriter::begin_in_forked_child(const SnapshotDiff& diff) {
   below_header_ = true;
   const int failure = open(diff.time);
   if (failure != 0) {
-    print_message({"memledger: process ", std::to_string(process_),
-                   " was forked and cannot make a log of its own, ", path_, ": ", reason(failure),
-                   ". It goes on without a log."});
+    tell({"memledger: process ", std::to_string(process_),
+          " was forked and cannot make a log of its own, ", path_, ": ", reason(failure),
+          ". It goes on without a log."});
     return;
   }
   if (options_.file_name.empty()) {
-    print_message(
-        {"memledger: process ", std::to_string(process_), " was forked; its log is ", path_});
+    tell({"memledger: process ", std::to_string(process_), " was forked; its log is ", path_});
   }
   const int64_t change = diff.born_bytes() - diff.died_bytes();
   missing_header_ +=
@@ -212,8 +211,8 @@ bool LogWriter::append(const std::string& text) {
   if (shared) ::flock(file_, LOCK_UN);
   if (error == 0) return true;
   if (!reported_failure_) {
-    print_message({"memledger: cannot write the log ", path_, ": ", reason(error),
-                   ". The program goes on; blocks may be missing from the log."});
+    tell({"memledger: cannot write the log ", path_, ": ", reason(error),
+          ". The program goes on; blocks may be missing from the log."});
   }
   reported_failure_ = true;
   return false;
@@ -223,11 +222,11 @@ void LogWriter::report_if_gone() {
   struct stat ours, at_path;
   if (reported_gone_ || ::fstat(file_, &ours) != 0 || !S_ISREG(ours.st_mode)) return;
   if (ours.st_nlink == 0) {
-    print_message({"memledger: the log ", path_,
-                   " was deleted. The program goes on; what is logged from now on is lost."});
+    tell({"memledger: the log ", path_,
+          " was deleted. The program goes on; what is logged from now on is lost."});
   } else if (::stat(path_.c_str(), &at_path) != 0 || at_path.st_ino != ours.st_ino ||
              at_path.st_dev != ours.st_dev) {
-    print_message({"memledger: the log ", path_, " was moved. It goes on in its new place."});
+    tell({"memledger: the log ", path_, " was moved. It goes on in its new place."});
   } else {
     return;
   }

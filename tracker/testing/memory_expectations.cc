@@ -23,14 +23,14 @@
 #include "text/bytes.h"
 #include "text/names.h"
 #include "text/output.h"
-#include "tracker/cursor_rollback.h"
 #include "tracker/exact_device.h"
 #include "tracker/storage_group.h"
+#include "tracker/until_told.h"
 
 namespace memledger {
 namespace {
 
-constexpr size_t kMaxHolders = 10;
+constexpr size_t kMostHolders = 10;
 
 std::atomic<FailureHandler> failure_handler{nullptr};
 
@@ -50,7 +50,7 @@ void abort_with(const ExpectationFailure& failure) {
   std::abort();
 }
 
-void handle_failure(const ExpectationFailure& failure) noexcept {
+void tell(const ExpectationFailure& failure) noexcept {
   const FailureHandler handler = failure_handler.load();
   try {
     (handler != nullptr ? handler : &abort_with)(failure);
@@ -60,14 +60,14 @@ void handle_failure(const ExpectationFailure& failure) noexcept {
 }
 
 // Reports that a destructor could not look.
-void handle_trouble(SourceLocation where, const char* what, const std::exception& error) noexcept {
+void tell_trouble(SourceLocation where, const char* what, const std::exception& error) noexcept {
   ExpectationFailure failure{where, {}};
   try {
     failure.message = std::string("memledger could not look ") + what + ": " + error.what();
   } catch (const std::bad_alloc&) {
     failure.message = "no memory";  // fits into the string itself
   }
-  handle_failure(failure);
+  tell(failure);
 }
 
 // A check that could not look has not passed.
@@ -112,14 +112,14 @@ std::string holders(const std::vector<const StorageInfo*>& storages) {
   int64_t rest = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto& [minus_bytes, where, count] = rows[i];
-    if (i < kMaxHolders) {
+    if (i < kMostHolders) {
       add_line(size_text(-minus_bytes) + " in " + std::to_string(count) + ": " + where);
     } else {
       rest -= minus_bytes;
     }
   }
-  if (rows.size() > kMaxHolders)
-    add_line("… and " + counted(rows.size() - kMaxHolders, "more group") + ", " + size_text(rest));
+  if (rows.size() > kMostHolders)
+    add_line("… and " + counted(rows.size() - kMostHolders, "more group") + ", " + size_text(rest));
   return text;
 }
 
@@ -142,14 +142,14 @@ struct NoLeak::State {
 
   TestVerdict look() {
     if (std::optional<TestVerdict> off = tracking_is_off("no leak")) return *std::move(off);
-    CursorRollback rollback(cursor);  // counting the same changes twice does no harm
+    UntilTold until_told(cursor);  // counting the same changes twice does no harm
     const Changes changes = Registry::global().changes_since(cursor);
     if (changes.from_snapshot) {
       TestVerdict lost = TestVerdict::failed(
           "no leak expected since " + line_text(where) +
           ", but it cannot be told: what was alive then has been lost (fork, or no memory)");
       survivors.clear();
-      rollback.commit();
+      until_told.told();
       return lost;
     }
     for (const StorageInfo& storage : changes.died) survivors.erase(storage.id);
@@ -157,7 +157,7 @@ struct NoLeak::State {
       if (!storage.adopted && takes_in(options.device, storage.device))
         survivors.emplace(storage.id, storage);
     }
-    rollback.commit();
+    until_told.told();
     std::vector<const StorageInfo*> leaked;
     int64_t bytes = 0;
     for (const auto& [id, storage] : survivors) {
@@ -184,9 +184,9 @@ NoLeak::~NoLeak() {
   if (state_->checked || std::uncaught_exceptions() > state_->exceptions) return;
   try {
     const TestVerdict verdict = state_->look();
-    if (!verdict) handle_failure({state_->where, verdict.message()});
+    if (!verdict) tell({state_->where, verdict.message()});
   } catch (const std::exception& error) {
-    handle_trouble(state_->where, "for leaks", error);
+    tell_trouble(state_->where, "for leaks", error);
   }
 }
 
@@ -356,9 +356,9 @@ PeakAtMost::~PeakAtMost() {
   if (state_->checked || std::uncaught_exceptions() > state_->exceptions) return;
   try {
     const TestVerdict verdict = state_->look();
-    if (!verdict) handle_failure({state_->where, verdict.message()});
+    if (!verdict) tell({state_->where, verdict.message()});
   } catch (const std::exception& error) {
-    handle_trouble(state_->where, "at the peak", error);
+    tell_trouble(state_->where, "at the peak", error);
   }
 }
 

@@ -283,7 +283,7 @@ class Pickle {
     out_ << 'X';
     bytes(utf8.size(), 4);
     out_ << utf8;
-    if (strings_.size() < kMaxStrings) strings_.emplace(std::string(text), put());
+    if (strings_.size() < kMostStrings) strings_.emplace(std::string(text), put());
   }
   void pair(int64_t a, int64_t b) {
     integer(a);
@@ -305,7 +305,7 @@ class Pickle {
 
  private:
   static constexpr size_t kPiece = 1000;
-  static constexpr size_t kMaxStrings = 100000;
+  static constexpr size_t kMostStrings = 100000;
   void bytes(uint64_t value, int count) {
     for (int i = 0; i < count; ++i) out_.put(static_cast<char>(value >> (8 * i) & 0xff));
   }

@@ -91,7 +91,7 @@ Streams& streams();
 cudaError_t stream_result(StreamError error);
 
 // Reports submitted work to the part that follows values.
-void report_work(const Streams::Submission& submission, const KernelLaunch& launch = {});
+void tell_of_work(const Streams::Submission& submission, const KernelLaunch& launch = {});
 // While the nodes of a graph are done, each is reported in its turn.
 bool launches_graph();
 
@@ -108,7 +108,7 @@ cudaError_t on_stream(cudaStream_t stream, NodeKind kind, const F& work,
       },
       order);
   if (submission.error != StreamError::kNone) return stream_result(submission.error);
-  if (submission.captured || submission.queued) report_work(submission);
+  if (submission.captured || submission.queued) tell_of_work(submission);
   return submission.captured || submission.queued ? cudaSuccess : work();
 }
 

@@ -240,7 +240,7 @@ std::optional<size_t> chosen_body(const ChildParameters& node) {
 thread_local bool launching = false;
 
 // What a step did, for those who follow values. What is behind work that has not run is not done.
-void report_step(const Step& step) {
+void tell_of_step(const Step& step) {
   switch (step.content.kind) {
     case NodeKind::kHost:
     case NodeKind::kEmpty:
@@ -289,7 +289,7 @@ void run_steps(const Steps& steps, cudaStream_t stream, const std::shared_ptr<Ex
         launching = false;
         break;
     }
-    report_step(step);
+    tell_of_step(step);
   }
 }
 

@@ -258,7 +258,7 @@ cudaError_t with_parameters(cudaGraphNode_t node, NodeKind kind, F use) {
   return use(*static_cast<const T*>(parameters.get()));
 }
 
-cudaError_t get_event(cudaGraphNode_t node, NodeKind kind, cudaEvent_t* event) {
+cudaError_t tell_event(cudaGraphNode_t node, NodeKind kind, cudaEvent_t* event) {
   if (!event) return cudaErrorInvalidValue;
   cudaError_t error = cudaErrorInvalidValue;
   streams().with_node(node_of(node), [&](const GraphNode& found, const Graph&) {
@@ -652,12 +652,12 @@ MEMLEDGER_ANSWER cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t nod
 
 MEMLEDGER_ANSWER cudaError_t cudaGraphEventRecordNodeGetEvent(cudaGraphNode_t node,
                                                               cudaEvent_t* event) {
-  return result(get_event(node, NodeKind::kEventRecord, event));
+  return result(tell_event(node, NodeKind::kEventRecord, event));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaGraphEventWaitNodeGetEvent(cudaGraphNode_t node,
                                                             cudaEvent_t* event) {
-  return result(get_event(node, NodeKind::kEventWait, event));
+  return result(tell_event(node, NodeKind::kEventWait, event));
 }
 
 // Changing a node, or a node of an executable.

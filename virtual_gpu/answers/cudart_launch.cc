@@ -69,7 +69,7 @@ cudaError_t launch(const void* kernel, dim3 grid, dim3 block, void* const* argum
 
 }  // namespace
 
-void report_work(const Streams::Submission& submission, const KernelLaunch& launch) {
+void tell_of_work(const Streams::Submission& submission, const KernelLaunch& launch) {
   const memledger_virtual_gpu_work work = {launch.kernel,
                                            launch.grid.x * launch.grid.y * launch.grid.z,
                                            launch.block.x * launch.block.y * launch.block.z,
@@ -88,7 +88,7 @@ void report_work(const Streams::Submission& submission, const KernelLaunch& laun
 cudaError_t launch_kernel(cudaStream_t stream, const KernelLaunch& launch) {
   const Streams::Submission submission = streams().submit_kernel(stream, current_device());
   if (submission.error != StreamError::kNone) return stream_result(submission.error);
-  report_work(submission, launch);
+  tell_of_work(submission, launch);
   if (!submission.captured) Machine::get().note_kernel();
   return cudaSuccess;
 }
@@ -100,8 +100,8 @@ cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes) {
       grid.z > 65535) {
     return cudaErrorInvalidConfiguration;
   }
-  const size_t max = Machine::get().profile(current_device()).shared_memory_per_block_optin;
-  return shared_bytes > max ? cudaErrorInvalidValue : cudaSuccess;
+  const size_t most = Machine::get().profile(current_device()).shared_memory_per_block_optin;
+  return shared_bytes > most ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 namespace {

@@ -139,7 +139,7 @@ void observe_read(void* destination, const void* source, size_t bytes, cudaStrea
     return;
   Streams::CaptureInfo capture;
   streams().capture_info(stream, current_device(), &capture);
-  if (capture.status == CaptureStatus::kNone) notify_read(destination, source, bytes);
+  if (capture.status == CaptureStatus::kNone) tell_of_read(destination, source, bytes);
 }
 
 // A copy behind a host function that has not run comes after it. Where CUDA makes the host wait,

@@ -153,7 +153,7 @@ namespace {
 
 // What a stream is, for the functions that ask; nothing, and the error, for what is none.
 template <typename T, typename F>
-cudaError_t read_stream(cudaStream_t stream, T* value, F read) {
+cudaError_t tell_of_stream(cudaStream_t stream, T* value, F read) {
   const auto found = streams().find_stream(stream, current_device());
   if (!found) return result(cudaErrorInvalidResourceHandle);
   if (!value) return result(cudaErrorInvalidValue);
@@ -164,22 +164,22 @@ cudaError_t read_stream(cudaStream_t stream, T* value, F read) {
 }  // namespace
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
-  return read_stream(stream, priority, [](const auto& info) { return info.priority; });
+  return tell_of_stream(stream, priority, [](const auto& info) { return info.priority; });
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
-  return read_stream(stream, flags, [](const auto& info) {
+  return tell_of_stream(stream, flags, [](const auto& info) {
     return static_cast<unsigned>(info.blocking ? cudaStreamDefault : cudaStreamNonBlocking);
   });
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
-  return read_stream(stream, id, [](const auto& info) { return info.id; });
+  return tell_of_stream(stream, id, [](const auto& info) { return info.id; });
 }
 
 #if CUDART_VERSION >= 12080
 MEMLEDGER_ANSWER cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
-  return read_stream(stream, device, [](const auto& info) { return info.device; });
+  return tell_of_stream(stream, device, [](const auto& info) { return info.device; });
 }
 #endif
 

@@ -60,8 +60,8 @@ uint64_t modelled_convolution_bytes(const Convolution& convolution, bool tensor_
     case WorkspaceChoice::Kind::kUpper:
       return convolution_workspace_upper_bytes(convolution, device, tensor_cores);
     case WorkspaceChoice::Kind::kLeast:
-      return min_workspace_bytes(convolution,
-                                 convolution_workspace_bytes(convolution, device, tensor_cores));
+      return least_workspace_bytes(convolution,
+                                   convolution_workspace_bytes(convolution, device, tensor_cores));
     default:
       return convolution_workspace_bytes(convolution, device, tensor_cores);
   }

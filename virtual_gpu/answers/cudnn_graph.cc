@@ -351,7 +351,7 @@ void widen(const Convolution& convolution, std::vector<CudnnPlan>& plans) {
     plan.workspace_bytes = static_cast<int64_t>(
         choice == WorkspaceChoice::Kind::kUpper
             ? largest_workspace_on_device_bytes(convolution, static_cast<uint64_t>(largest))
-            : min_workspace_bytes(convolution, static_cast<uint64_t>(plan.workspace_bytes)));
+            : least_workspace_bytes(convolution, static_cast<uint64_t>(plan.workspace_bytes)));
   }
 }
 

@@ -66,8 +66,8 @@ MEMLEDGER_ANSWER int cufftXtMakePlanMany(int plan, int rank, const long long* le
       fft_work(std::vector<int64_t>(lengths, lengths + rank), batch,
                is_real(input_type) || is_real(output_type), complex_bytes(execution_type));
   const size_t needed = Machine::get().specification().workspaces == WorkspaceEnd::kUpper
-                            ? work.max_bytes
-                            : work.min_bytes;
+                            ? work.most_bytes
+                            : work.least_bytes;
   note_workspace_asked(WorkspaceKind::kCufft, needed);
   if (bytes != nullptr) *bytes = needed;
   return 0;

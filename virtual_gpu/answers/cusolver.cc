@@ -27,7 +27,7 @@ constexpr int kBlackwell = 100;
 
 // What the specification wants of the two ends.
 uint64_t chosen(const WorkSize& size) {
-  return Machine::get().specification().workspaces == WorkspaceEnd::kUpper ? size.max : size.min;
+  return Machine::get().specification().workspaces == WorkspaceEnd::kUpper ? size.most : size.least;
 }
 
 bool is_double(const char* type) { return *type == 'D' || *type == 'Z'; }
@@ -51,9 +51,9 @@ size_t size_of(int cuda_data_type) {
 
 // Every matrix is worked on in elements of its own type.
 int give(const WorkSize& size, size_t element_bytes, int* out) {
-  constexpr uint64_t kMax = std::numeric_limits<int>::max();
-  if (out == nullptr || size.min > kMax) return kInvalidValue;
-  *out = static_cast<int>(std::min(chosen(size), kMax));
+  constexpr uint64_t kMost = std::numeric_limits<int>::max();
+  if (out == nullptr || size.least > kMost) return kInvalidValue;
+  *out = static_cast<int>(std::min(chosen(size), kMost));
   note_workspace_asked(WorkspaceKind::kCusolver, static_cast<uint64_t>(*out) * element_bytes);
   return 0;
 }

@@ -35,9 +35,9 @@ struct Object {
   int unused = 0;
 };
 
-bool wants_upper() { return Machine::get().specification().workspaces == WorkspaceEnd::kUpper; }
+bool wants_most() { return Machine::get().specification().workspaces == WorkspaceEnd::kUpper; }
 
-size_t chosen(const WorkSize& size) { return wants_upper() ? size.max : size.min; }
+size_t chosen(const WorkSize& size) { return wants_most() ? size.most : size.least; }
 
 // CUDA's numbers of types. Complex values of half precision are taken for larger ones.
 int64_t bytes_of(int cuda_data_type) {
@@ -62,7 +62,7 @@ struct Products {
 };
 
 // At most, each entry of one matrix meets a whole row or column of the other.
-Products max_products(const Sparse& a, const Sparse& b) {
+Products most_products(const Sparse& a, const Sparse& b) {
   const double count = std::min(static_cast<double>(a.entries) * static_cast<double>(b.columns),
                                 static_cast<double>(a.rows) * static_cast<double>(b.entries));
   const double places = static_cast<double>(a.rows) * static_cast<double>(b.columns);
@@ -81,11 +81,11 @@ Products even_products(const Sparse& a, const Sparse& b) {
 // What the specification says of sizes that only the device knows.
 Products products_of(const Sparse& a, const Sparse& b) {
   const uint32_t millionths = Machine::get().specification().assumed_millionths;
-  if (wants_upper()) return max_products(a, b);
+  if (wants_most()) return most_products(a, b);
   if (millionths >= kMillion) return even_products(a, b);
-  const Products max = max_products(a, b);
+  const Products most = most_products(a, b);
   const double share = static_cast<double>(millionths) / kMillion;
-  return {max.count * share, static_cast<int64_t>(static_cast<double>(max.entries) * share)};
+  return {most.count * share, static_cast<int64_t>(static_cast<double>(most.entries) * share)};
 }
 
 // Bound cuSPARSE's own answers from above.
@@ -97,7 +97,7 @@ size_t product_work_bytes(const Products& products) {
   constexpr double kBytes = 24;
   constexpr size_t kBeside = size_t{32} << 20;
   const auto bytes = static_cast<size_t>(products.count * kBytes);
-  return wants_upper() ? bytes + bytes / 16 + kBeside : bytes;
+  return wants_most() ? bytes + bytes / 16 + kBeside : bytes;
 }
 
 int give(size_t value, size_t* bytes) {
@@ -269,18 +269,18 @@ MEMLEDGER_ANSWER int cusparseXbsrsv2_zeroPivot(void*, void*, int* position) {
   MEMLEDGER_ANSWER int cusparse##T##bsrsm2_bufferSize(void*, int, int, int, int rows, int, int,  \
                                                       void*, void*, const int*, const int*, int, \
                                                       void*, int* bytes) {                       \
-    return give_int(wants_upper() ? block_rows_bytes(rows) : 0, bytes);                          \
+    return give_int(wants_most() ? block_rows_bytes(rows) : 0, bytes);                           \
   }                                                                                              \
   MEMLEDGER_ANSWER int cusparse##T##bsrsv2_bufferSize(void*, int, int, int rows, int, void*,     \
                                                       void*, const int*, const int*, int, void*, \
                                                       int* bytes) {                              \
-    return give_int(wants_upper() ? block_rows_bytes(rows) : 0, bytes);                          \
+    return give_int(wants_most() ? block_rows_bytes(rows) : 0, bytes);                           \
   }                                                                                              \
   MEMLEDGER_ANSWER int cusparse##T##csrgeam2_bufferSizeExt(                                      \
       void*, int rows, int, const void*, void*, int, const void*, const int*, const int*,        \
       const void*, void*, int, const void*, const int*, const int*, void*, const void*,          \
       const int*, const int*, size_t* bytes) {                                                   \
-    return give(wants_upper() ? sum_rows_bytes(rows) : 0, bytes);                                \
+    return give(wants_most() ? sum_rows_bytes(rows) : 0, bytes);                                 \
   }                                                                                              \
   MEMLEDGER_COMPUTES(cusparse##T##bsrmm)                                                         \
   MEMLEDGER_COMPUTES(cusparse##T##bsrmv)                                                         \

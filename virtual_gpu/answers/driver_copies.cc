@@ -44,9 +44,9 @@ void* destination_of(CUmemorytype type, void* host, CUdeviceptr device) {
 }
 
 // A size of 0 stands for rows and slices that follow each other without a gap.
-cudaPitchedPtr pitched(void* pointer, size_t pitch, size_t height, size_t min_pitch,
-                       size_t min_height) {
-  return {pointer, pitch ? pitch : min_pitch, min_pitch, height ? height : min_height};
+cudaPitchedPtr pitched(void* pointer, size_t pitch, size_t height, size_t least_pitch,
+                       size_t least_height) {
+  return {pointer, pitch ? pitch : least_pitch, least_pitch, height ? height : least_height};
 }
 
 CUresult copy_3d(const CUDA_MEMCPY3D& c, CUstream stream, bool asynchronous) {

@@ -416,8 +416,9 @@ CUresult set_attribute(const void* function, CUfunction_attribute attribute, int
   Facts facts;
   if (const CUresult error = facts_of(function, device, &facts)) return error;
   if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_SUCCESS;
-  const int max = Machine::get().profile(device).shared_memory_per_block_optin - facts.shared_bytes;
-  if (value < 0 || value > max) return CUDA_ERROR_INVALID_VALUE;
+  const int most =
+      Machine::get().profile(device).shared_memory_per_block_optin - facts.shared_bytes;
+  if (value < 0 || value > most) return CUDA_ERROR_INVALID_VALUE;
   Libraries& l = libraries();
   std::lock_guard<std::mutex> lock(l.mutex);
   Kernel* const kernel = kernel_of(function);

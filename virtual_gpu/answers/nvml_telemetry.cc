@@ -71,11 +71,11 @@ unsigned pcie_generation(const Profile& profile) {
 
 unsigned mhz(int khz) { return static_cast<unsigned>(khz) / 1000; }
 
-int give_clock(Handle handle, int type, unsigned* clock, bool is_max) {
+int give_clock(Handle handle, int type, unsigned* clock, bool is_most) {
   if (type < 0 || type >= kClocks) return kInvalidArgument;
   return give(handle, clock, [&](const Profile& profile) {
     if (type == kMemoryClock) return mhz(profile.memory_clock_khz);
-    return is_max ? mhz(profile.clock_khz) : kIdleMhz;
+    return is_most ? mhz(profile.clock_khz) : kIdleMhz;
   });
 }
 

@@ -185,10 +185,10 @@ double assumed_number(Assumed assumed, c10::ScalarType type, bool is_alone, doub
 
 std::vector<unsigned char> element_bytes(c10::ScalarType type, double value) {
   std::vector<unsigned char> bytes(c10::elementSize(type));
-  const auto [min, max] = limits_of(type);
+  const auto [least, most] = limits_of(type);
   // A double next to the largest integer is above it.
   constexpr double kMaxInteger = 9.2e18;
-  value = std::min(std::max(value, min), max);
+  value = std::min(std::max(value, least), most);
   if (c10::isIntegralType(type, /*includeBool=*/true))
     value = std::min(std::max(value, -kMaxInteger), kMaxInteger);
   const at::Scalar scalar = c10::isIntegralType(type, /*includeBool=*/true)

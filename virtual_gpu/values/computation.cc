@@ -13,10 +13,10 @@
 namespace memledger::virtual_gpu {
 namespace {
 
-constexpr int64_t kMaxElements = 32768;  // at::internal::GRAIN_SIZE
+constexpr int64_t kMostElements = 32768;  // at::internal::GRAIN_SIZE
 
 // Whether a rule knows something of the result where an input is not known at all.
-bool allows_unknown(Partly partly) {
+bool bears_unknown(Partly partly) {
   switch (partly) {
     case Partly::kAnd:
     case Partly::kOr:
@@ -54,15 +54,15 @@ bool is_plain_cpu(const at::Tensor& tensor) {
 // Which conversions of floating point the device does otherwise.
 bool converts_alike(const at::Tensor& from, c10::ScalarType to) {
   if (!from.is_floating_point() || !c10::isIntegralType(to, /*includeBool=*/false)) return true;
-  const double max = to == at::kLong    ? 9.2e18
-                     : to == at::kInt   ? 2147483000.0
-                     : to == at::kShort ? 32767.0
-                     : to == at::kChar  ? 127.0
-                     : to == at::kByte  ? 255.0
-                                        : 0.0;
-  const double min = to == at::kByte ? 0.0 : -max;
+  const double most = to == at::kLong    ? 9.2e18
+                      : to == at::kInt   ? 2147483000.0
+                      : to == at::kShort ? 32767.0
+                      : to == at::kChar  ? 127.0
+                      : to == at::kByte  ? 255.0
+                                         : 0.0;
+  const double least = to == at::kByte ? 0.0 : -most;
   const at::Tensor wide = from.to(at::kDouble);
-  return at::logical_and(wide.ge(min), wide.le(max)).all().item<bool>();
+  return at::logical_and(wide.ge(least), wide.le(most)).all().item<bool>();
 }
 
 // Without LibTorch's dispatcher, as an operator of the program is about to run.
@@ -120,7 +120,7 @@ bool all_differ(const at::Tensor& tensor) {
 }  // namespace
 
 bool may_compute(const Place& place) {
-  return place.numel() <= kMaxElements && Shadows::get().may_hold(place);
+  return place.numel() <= kMostElements && Shadows::get().may_hold(place);
 }
 
 bool Computation::Argument::is_known() const {
@@ -216,7 +216,7 @@ std::optional<Value> Computation::look_at(const Operand& operand, size_t index) 
       break;
   }
   if (info_->is_written[index] ||
-      (operand.host.numel() > kMaxElements && info_->name != "aten::copy_"))
+      (operand.host.numel() > kMostElements && info_->name != "aten::copy_"))
     return {};
   any_known_ = true;
   return Value{operand.host, {}};
@@ -237,7 +237,7 @@ std::optional<Value> Computation::look_at_device(const Place& place, size_t inde
     return value;
   }
   if (place.numel() == 0) return Value{dense(place, place.dtype, 0), {}};
-  if (!allows_unknown(info_->partly) || !may_compute(place)) return {};
+  if (!bears_unknown(info_->partly) || !may_compute(place)) return {};
   if (info_->partly == Partly::kMul &&
       !c10::isIntegralType(c10::typeMetaToScalarType(place.dtype), /*includeBool=*/true)) {
     return {};

@@ -219,7 +219,7 @@ std::optional<Likely> of_selection(const OperatorInfo& info, const at::RecordFun
   const size_t argument = info.name == "aten::copy_" ? 1 : 0;
   if (inputs.size() <= argument) return {};
   std::optional<Likely> likely = likely_of_sources(inputs[argument]);
-  if (likely && info.reveals == Reveals::kSum && inputs[argument].isTensor()) {
+  if (likely && info.tells == Tells::kSum && inputs[argument].isTensor()) {
     likely->value *= static_cast<double>(inputs[argument].toTensor().numel());
     likely->is_sure = false;  // how many there are may be a size
   }
@@ -228,7 +228,7 @@ std::optional<Likely> of_selection(const OperatorInfo& info, const at::RecordFun
 
 bool compares_with_itself(const OperatorInfo& info, const at::RecordFunction& fn) {
   const auto inputs = fn.inputs();
-  return info.reveals == Reveals::kComparison && inputs.size() >= 2 && inputs[0].isTensor() &&
+  return info.tells == Tells::kComparison && inputs.size() >= 2 && inputs[0].isTensor() &&
          inputs[1].isTensor() && inputs[0].toTensor().is_same(inputs[1].toTensor());
 }
 
@@ -257,17 +257,17 @@ double likely_of_type(c10::ScalarType type) {
 bool may_have_likely_result(const at::RecordFunction& fn) {
   const OperatorInfo* const info = operator_info(fn);
   if (info == nullptr || !info->is_ours) return false;
-  switch (info->reveals) {
-    case Reveals::kFinite:
-    case Reveals::kNotFinite:
-    case Reveals::kComparison:
-    case Reveals::kUnscaling:
+  switch (info->tells) {
+    case Tells::kFinite:
+    case Tells::kNotFinite:
+    case Tells::kComparison:
+    case Tells::kUnscaling:
       return true;
-    case Reveals::kNothing:
+    case Tells::kNothing:
       if (info->partly == Partly::kNo && !info->is_view) return false;
       break;
-    case Reveals::kSelection:
-    case Reveals::kSum:
+    case Tells::kSelection:
+    case Tells::kSum:
       break;
   }
   if (Notes::get().is_empty()) return false;
@@ -279,19 +279,19 @@ bool may_have_likely_result(const at::RecordFunction& fn) {
 
 std::optional<Likely> likely_result(const at::RecordFunction& fn) {
   const OperatorInfo& info = *operator_info(fn);
-  switch (info.reveals) {
-    case Reveals::kFinite:
+  switch (info.tells) {
+    case Tells::kFinite:
       return Likely{1, true};
-    case Reveals::kNotFinite:
+    case Tells::kNotFinite:
       return Likely{0, true};
-    case Reveals::kUnscaling:
+    case Tells::kUnscaling:
       note_unscaled(fn);
       return {};
-    case Reveals::kSelection:
-    case Reveals::kSum:
+    case Tells::kSelection:
+    case Tells::kSum:
       return of_selection(info, fn);
-    case Reveals::kComparison:
-    case Reveals::kNothing:
+    case Tells::kComparison:
+    case Tells::kNothing:
       break;
   }
   if (info.is_view) return of_selection(info, fn);
@@ -309,7 +309,7 @@ void keep_likely(const at::RecordFunction& fn, const Likely& likely) {
 void forget_likely(const at::RecordFunction& fn) {
   if (Notes::get().is_empty()) return;
   const OperatorInfo* const info = operator_info(fn);
-  if (info == nullptr || !info->writes || info->reveals == Reveals::kUnscaling) return;
+  if (info == nullptr || !info->writes || info->tells == Tells::kUnscaling) return;
   const auto inputs = fn.inputs();
   for (size_t i = 0; i < std::min(inputs.size(), info->is_written.size()); ++i) {
     if (info->is_written[i]) for_each_tensor(inputs[i], forget_note);

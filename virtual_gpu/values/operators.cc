@@ -98,19 +98,19 @@ const MovedArguments* moved_arguments_of(std::string_view base, std::string_view
   return nullptr;
 }
 
-Reveals reveals_of(std::string_view base) {
-  if (base == "isfinite") return Reveals::kFinite;
-  if (is_one_of(base, {"isnan", "isinf", "isposinf", "isneginf"})) return Reveals::kNotFinite;
-  if (base == "_amp_foreach_non_finite_check_and_unscale") return Reveals::kUnscaling;
+Tells tells_of(std::string_view base) {
+  if (base == "isfinite") return Tells::kFinite;
+  if (is_one_of(base, {"isnan", "isinf", "isposinf", "isneginf"})) return Tells::kNotFinite;
+  if (base == "_amp_foreach_non_finite_check_and_unscale") return Tells::kUnscaling;
   if (is_one_of(base, {"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
                        "logical_not", "logical_xor"}))
-    return Reveals::kComparison;
-  if (is_one_of(base, {"sum", "count_nonzero"})) return Reveals::kSum;
+    return Tells::kComparison;
+  if (is_one_of(base, {"sum", "count_nonzero"})) return Tells::kSum;
   if (is_one_of(base, {"all", "any", "max", "min", "amax", "amin", "mean", "clone", "contiguous",
                        "to", "_to_copy", "copy", "stack", "cat", "index", "index_select", "gather",
                        "masked_select"}))
-    return Reveals::kSelection;
-  return Reveals::kNothing;
+    return Tells::kSelection;
+  return Tells::kNothing;
 }
 
 // Their kernels for the CPU do what those for CUDA do.
@@ -213,7 +213,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
   // The masks of lists are not followed.
   const bool is_list = base.rfind("_foreach_", 0) == 0;
   partly = is_list || is_random ? Partly::kNo : partly_of(base, handle.hasTag(at::Tag::pointwise));
-  reveals = reveals_of(base);
+  tells = tells_of(base);
   if (is_ours && !is_view && !is_shape && !handle.hasTag(at::Tag::nondeterministic_seeded)) {
     if (const MovedArguments* const moved = moved_arguments_of(base, overload)) {
       distinct = moved->distinct;

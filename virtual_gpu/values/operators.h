@@ -35,7 +35,7 @@ enum class Distinct {
 };
 
 // What an operator says of elements that nobody knows: see likely.h.
-enum class Reveals {
+enum class Tells {
   kNothing,
   kFinite,      // whether they are finite
   kNotFinite,   // whether they are not
@@ -68,7 +68,7 @@ struct OperatorInfo {
   bool depends_on_order = false;  // which of two writes to one element comes last
   bool is_product = false;        // of matrices or vectors
   Partly partly = Partly::kNo;
-  Reveals reveals = Reveals::kNothing;
+  Tells tells = Tells::kNothing;
   Distinct distinct = Distinct::kUnknown;
   uint32_t moved_arguments = 0;  // a bit for each
   Distribution distribution = Distribution::kNone;
@@ -82,7 +82,7 @@ struct OperatorInfo {
   std::vector<int> written_argument;  // for each return: the argument that it is; -1: new tensors
   std::atomic<int> failures{0};
 
-  static constexpr int kMaxFailures = 8;
+  static constexpr int kMostFailures = 8;
 };
 
 // nullptr for a range that is no operator. The name's address is enough where it was seen before.

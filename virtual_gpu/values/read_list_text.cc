@@ -10,7 +10,7 @@
 namespace memledger::virtual_gpu {
 namespace {
 
-constexpr size_t kMaxRows = 10;
+constexpr size_t kMostRows = 10;
 constexpr uint32_t kMillion = 1000000;
 
 std::string times(uint64_t count) { return count == 1 ? "once" : std::to_string(count) + " times"; }
@@ -67,7 +67,7 @@ std::string read_list_text(const std::vector<ReadRow>& rows, uint32_t millionths
   if (sizes > 0) text += "; sizes " + times(sizes) + " (" + policy_in_words(millionths) + ")";
   if (scalars > 0) text += "; values that may steer the program " + times(scalars);
   text += ":\n";
-  const size_t shown = std::min(rows.size(), kMaxRows);
+  const size_t shown = std::min(rows.size(), kMostRows);
   for (size_t i = 0; i < shown; ++i) text += row_text(rows[i]);
   if (shown < rows.size()) text += "  and " + std::to_string(rows.size() - shown) + " more\n";
   if (sizes > 0 && millionths == kMillion) {

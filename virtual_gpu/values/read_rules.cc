@@ -35,9 +35,9 @@ ReadPlan nonzero(Inputs inputs, const ReadContext& context) {
   if (inputs.empty() || !is_on_cuda(inputs[0])) return {};
   const at::Tensor& self = inputs[0].toTensor();
   const auto elements = static_cast<uint64_t>(self.numel());
-  constexpr auto kMaxInOne = static_cast<uint64_t>(std::numeric_limits<int>::max());
+  constexpr auto kMostInOne = static_cast<uint64_t>(std::numeric_limits<int>::max());
   constexpr uint64_t kChunk = uint64_t{1} << 30;
-  const uint64_t chunks = elements < kMaxInOne ? 1 : (elements + kChunk - 1) / kChunk;
+  const uint64_t chunks = elements < kMostInOne ? 1 : (elements + kChunk - 1) / kChunk;
 
   ReadPlan plan;
   ReadPlan::Read read;
@@ -106,8 +106,8 @@ uint64_t max_different_rows(uint64_t rows, uint64_t elements_of_row, uint64_t di
 
 ReadPlan plan_of_different(const at::Tensor& self, const ReadContext& context,
                            std::optional<int64_t> dim, bool consecutive) {
-  const auto max = static_cast<uint64_t>(dim ? size_at(self, *dim) : self.numel());
-  if (max == 0) return {};
+  const auto most = static_cast<uint64_t>(dim ? size_at(self, *dim) : self.numel());
+  if (most == 0) return {};
   if (const std::optional<at::Tensor> known = context.known(self)) {
     const at::Tensor different =
         consecutive ? std::get<0>(at::unique_consecutive(*known, false, false, dim))
@@ -115,9 +115,9 @@ ReadPlan plan_of_different(const at::Tensor& self, const ReadContext& context,
     return plan_of_size(static_cast<uint64_t>(dim ? size_at(different, *dim) : different.numel()),
                         Source::kKnown);
   }
-  const uint64_t elements_of_row = static_cast<uint64_t>(self.numel()) / max;
+  const uint64_t elements_of_row = static_cast<uint64_t>(self.numel()) / most;
   const uint64_t different =
-      consecutive ? max : max_different_rows(max, elements_of_row, context.max_distinct(self));
+      consecutive ? most : max_different_rows(most, elements_of_row, context.max_distinct(self));
   return plan_of_size(context.assumed_different(different), Source::kAssumed);
 }
 
@@ -199,9 +199,9 @@ ReadPlan one_hot(Inputs inputs, const ReadContext& context) {
 // _coalesce(self) of a sparse tensor: how many indices differ.
 ReadPlan coalesce(Inputs inputs, const ReadContext& context) {
   if (inputs.empty() || !is_on_cuda(inputs[0]) || !inputs[0].toTensor().is_sparse()) return {};
-  const auto max = static_cast<uint64_t>(inputs[0].toTensor()._nnz());
-  if (max < 2) return {};
-  return plan_of_size(context.assumed_different(max), Source::kAssumed);
+  const auto most = static_cast<uint64_t>(inputs[0].toTensor()._nnz());
+  if (most < 2) return {};
+  return plan_of_size(context.assumed_different(most), Source::kAssumed);
 }
 
 bool is_mask(const at::Tensor& tensor) {
@@ -216,7 +216,7 @@ void demand_mask_count(const at::Tensor& self, const c10::IValue& indices, const
   const at::Tensor* mask = nullptr;
   int64_t at = 0;  // the dimension of the result that the mask makes
   int64_t masks = 0;
-  uint64_t min = std::numeric_limits<uint64_t>::max();
+  uint64_t least = std::numeric_limits<uint64_t>::max();
   bool has_others = false;
   std::optional<uint64_t> beside;
   for (const c10::IValue& element : list) {
@@ -228,7 +228,7 @@ void demand_mask_count(const at::Tensor& self, const c10::IValue& indices, const
     if (is_mask(index)) {
       ++masks;
       mask = &index;
-      min = std::min(min, static_cast<uint64_t>(index.numel()));
+      least = std::min(least, static_cast<uint64_t>(index.numel()));
       continue;
     }
     has_others = true;
@@ -244,7 +244,7 @@ void demand_mask_count(const at::Tensor& self, const c10::IValue& indices, const
   } else if (beside) {
     plan.mask_count = beside;
   } else if (masks > 1) {
-    plan.mask_count = context.assumed(min);
+    plan.mask_count = context.assumed(least);
     plan.mask_count_is_assumed = true;
   }
 }
@@ -321,20 +321,20 @@ void ReadContext::remember(uint64_t count) const {
   if (last_count != nullptr) *last_count = count + 1;
 }
 
-uint64_t ReadContext::assumed_different(uint64_t max) const {
-  return std::max<uint64_t>(assumed(max), 1);
+uint64_t ReadContext::assumed_different(uint64_t most) const {
+  return std::max<uint64_t>(assumed(most), 1);
 }
 
-uint64_t ReadContext::assumed(uint64_t max) const {
-  return assumed_size(max, millionths, whole_up_to);
+uint64_t ReadContext::assumed(uint64_t most) const {
+  return assumed_size(most, millionths, whole_up_to);
 }
 
-uint64_t assumed_size(uint64_t max, uint32_t millionths, uint64_t whole_up_to) {
+uint64_t assumed_size(uint64_t most, uint32_t millionths, uint64_t whole_up_to) {
   if (millionths == 0) return 0;
-  if (max <= whole_up_to || millionths >= kMillion) return max;
+  if (most <= whole_up_to || millionths >= kMillion) return most;
   // Rounded up; the whole and the rest apart, so that nothing overflows.
-  const uint64_t rest = max % kMillion;
-  return max / kMillion * millionths + (rest * millionths + kMillion - 1) / kMillion;
+  const uint64_t rest = most % kMillion;
+  return most / kMillion * millionths + (rest * millionths + kMillion - 1) / kMillion;
 }
 
 at::Tensor first_coordinates(const ReadPlan& plan, int64_t count) {

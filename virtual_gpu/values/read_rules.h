@@ -57,15 +57,15 @@ struct ReadContext {
   std::optional<uint64_t> mask_count;
   bool mask_count_is_assumed = false;
 
-  uint64_t assumed(uint64_t max) const;
+  uint64_t assumed(uint64_t most) const;
   // The same of what differs among some, which is one at least.
-  uint64_t assumed_different(uint64_t max) const;
+  uint64_t assumed_different(uint64_t most) const;
   std::optional<uint64_t> remembered() const;
   void remember(uint64_t count) const;
 };
 
-// So many of at most `max`, rounded up.
-uint64_t assumed_size(uint64_t max, uint32_t millionths, uint64_t whole_up_to = kSmallSize);
+// So many of at most `most`, rounded up.
+uint64_t assumed_size(uint64_t most, uint32_t millionths, uint64_t whole_up_to = kSmallSize);
 
 using ReadRule = ReadPlan (*)(c10::ArrayRef<const c10::IValue> inputs, const ReadContext& context);
 

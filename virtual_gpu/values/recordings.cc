@@ -42,13 +42,13 @@ std::optional<RandomNumbers> RecordedNumbers::now() const {
 std::shared_ptr<Recording> Recording::make() {
   std::shared_ptr<Recording> made(new Recording);
   const int64_t before = recordings.fetch_add(1, std::memory_order_relaxed);
-  return before < kMax ? made : nullptr;
+  return before < kMost ? made : nullptr;
 }
 
 Recording::~Recording() { recordings.fetch_sub(1, std::memory_order_relaxed); }
 
 std::vector<Value> Recording::compute() const {
-  if (!arguments || info->failures.load(std::memory_order_relaxed) >= OperatorInfo::kMaxFailures)
+  if (!arguments || info->failures.load(std::memory_order_relaxed) >= OperatorInfo::kMostFailures)
     return {};
   std::optional<RandomNumbers> drawn;
   if (info->distribution != Distribution::kNone) {
@@ -116,10 +116,10 @@ void UnseenWork::add(const std::vector<OwnedPlace>& places) {
   const std::lock_guard<std::mutex> lock(mutex_);
   pending_.insert(pending_.end(), places.begin(), places.end());
   all_.insert(all_.end(), places.begin(), places.end());
-  if (all_.size() <= kMax) return;
+  if (all_.size() <= kMost) return;
   const auto ended = [](const OwnedPlace& place) { return place.has_ended(); };
   all_.erase(std::remove_if(all_.begin(), all_.end(), ended), all_.end());
-  if (all_.size() <= kMax / 2) return;
+  if (all_.size() <= kMost / 2) return;
   is_too_much_ = true;
   all_.clear();
 }

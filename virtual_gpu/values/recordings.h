@@ -39,7 +39,7 @@ struct RecordedNumbers {
   std::optional<RandomNumbers> now() const;
 };
 
-// What an operator that was captured into a graph does at each launch. As many as kMax are kept in
+// What an operator that was captured into a graph does at each launch. As many as kMost are kept in
 // a process.
 class Recording {
  public:
@@ -60,7 +60,7 @@ class Recording {
   std::vector<OwnedPlace> written;  // all that it may write to
 
  private:
-  static constexpr int64_t kMax = 65536;
+  static constexpr int64_t kMost = 65536;
   Recording() = default;
   std::vector<Value> compute() const;
 };
@@ -99,7 +99,7 @@ class UnseenWork {
   void forget_all_of_it();
 
  private:
-  static constexpr size_t kMax = 4096;
+  static constexpr size_t kMost = 4096;
   std::mutex mutex_;
   std::vector<OwnedPlace> pending_, all_;
   bool is_too_much_ = false;

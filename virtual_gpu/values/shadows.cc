@@ -123,13 +123,13 @@ Shadows& Shadows::get() {
 }
 
 bool Shadows::may_hold(const Place& place) const {
-  if (place.storage_bytes > max_bytes_ || end_of(place) > place.storage_bytes) return false;
+  if (place.storage_bytes > most_bytes_ || end_of(place) > place.storage_bytes) return false;
   const size_t item = place.item_bytes();
-  if (item == 0 || static_cast<size_t>(place.numel()) * item > max_bytes_) return false;
+  if (item == 0 || static_cast<size_t>(place.numel()) * item > most_bytes_) return false;
   if (is_shared(place)) return false;
   const c10::ScalarType type = c10::typeMetaToScalarType(place.dtype);
   return c10::isIntegralType(type, /*includeBool=*/true) ||
-         place.storage_bytes <= static_cast<size_t>(kMaxFloats) * item;
+         place.storage_bytes <= static_cast<size_t>(kMostFloats) * item;
 }
 
 bool Shadows::is_shared(const Place& place) const {
@@ -248,8 +248,8 @@ void Shadows::set(const Place& place, const Value& value) {
          old != entries_.end() && old->first < place.begin + all;) {
       old = erase(old);
     }
-    if (entries_.size() >= sweep_at_ || total_bytes_ + all > kMaxTotalBytes) sweep();
-    if (total_bytes_ + all > kMaxTotalBytes) return;
+    if (entries_.size() >= sweep_at_ || total_bytes_ + all > kMostBytesInAll) sweep();
+    if (total_bytes_ + all > kMostBytesInAll) return;
     c10::raw::weak_intrusive_ptr::incref(place.storage);
     Entry made{all, c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(place.storage),
                make_host_storage(all), make_host_storage(all, 1)};
@@ -353,8 +353,8 @@ void Shadows::forget_reached(uintptr_t address) {
   std::vector<uintptr_t> reached = {address};
   std::lock_guard<std::mutex> lock(mutex_);
   constexpr uintptr_t kNone = std::numeric_limits<uintptr_t>::max();
-  const uintptr_t min = std::min(entries_.empty() ? kNone : entries_.begin()->first,
-                                 distinct_.empty() ? kNone : distinct_.begin()->first);
+  const uintptr_t least = std::min(entries_.empty() ? kNone : entries_.begin()->first,
+                                   distinct_.empty() ? kNone : distinct_.begin()->first);
   while (!reached.empty()) {
     const uintptr_t at = reached.back();
     reached.pop_back();
@@ -365,7 +365,7 @@ void Shadows::forget_reached(uintptr_t address) {
     for (size_t i = 0; i + sizeof(uintptr_t) <= entry->second.bytes; i += sizeof(uintptr_t)) {
       uintptr_t word = 0;
       std::memcpy(&word, bytes + i, sizeof word);
-      if (word >= min) reached.push_back(word);
+      if (word >= least) reached.push_back(word);
     }
     erase(entry);
   }

@@ -48,9 +48,9 @@ class Shadows {
  public:
   static Shadows& get();
 
-  // Sets the maximum bytes of a storage that is held; floating point has the limit kMaxFloats as
+  // Sets the maximum bytes of a storage that is held; floating point has the limit kMostFloats as
   // well.
-  void set_limit(size_t max_bytes) { max_bytes_ = max_bytes; }
+  void set_limit(size_t most_bytes) { most_bytes_ = most_bytes; }
   bool may_hold(const Place& place) const;
 
   // Nothing where no byte of it is known.
@@ -95,8 +95,8 @@ class Shadows {
     uint64_t count = 0;
   };
 
-  static constexpr int64_t kMaxFloats = 1024;
-  static constexpr size_t kMaxTotalBytes = size_t{256} << 20;
+  static constexpr int64_t kMostFloats = 1024;
+  static constexpr size_t kMostBytesInAll = size_t{256} << 20;
   static constexpr size_t kMaxDistinct = 4096;  // storages of which it is noted
 
   bool is_shared(const Place& place) const;
@@ -109,7 +109,7 @@ class Shadows {
   void note_count();
   static void make_own(c10::Storage& storage);
 
-  size_t max_bytes_ = 0;
+  size_t most_bytes_ = 0;
   std::atomic<size_t> count_{0};
   std::atomic<size_t> shared_count_{0};
   mutable std::mutex mutex_;

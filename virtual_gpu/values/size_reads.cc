@@ -43,9 +43,9 @@ namespace {
 //
 // Trivial, so that it can be used in thread-local destructors.
 struct RunningOps {
-  static constexpr uint32_t kMaxNames = 64;
-  static constexpr uint32_t kMaxPlans = 8;
-  static constexpr uint32_t kMaxLikely = 8;
+  static constexpr uint32_t kMostNames = 64;
+  static constexpr uint32_t kMostPlans = 8;
+  static constexpr uint32_t kMostLikely = 8;
   struct Planned {
     uint32_t depth;  // of its operator
     ReadPlan plan;
@@ -66,13 +66,13 @@ struct RunningOps {
   c10::ScalarType read_type = c10::ScalarType::Undefined;
   bool read_is_noted = false;
   Likely read_likely;
-  std::array<const char*, kMaxNames> names{};
-  std::array<Planned, kMaxPlans> planned{};
-  std::array<LikelyResult, kMaxLikely> likely{};
+  std::array<const char*, kMostNames> names{};
+  std::array<Planned, kMostPlans> planned{};
+  std::array<LikelyResult, kMostLikely> likely{};
 
   const char* outermost() const { return names[0]; }
   bool is_running(const char* name) const {
-    const uint32_t known = std::min(depth, kMaxNames);
+    const uint32_t known = std::min(depth, kMostNames);
     return std::any_of(names.begin(), names.begin() + known,
                        [&](const char* running) { return std::strcmp(running, name) == 0; });
   }
@@ -81,7 +81,7 @@ struct RunningOps {
 thread_local RunningOps running_ops;
 
 // What is smaller is not varied: the list of experts that were chosen.
-constexpr uint64_t kMinVaried = 64;
+constexpr uint64_t kLeastVaried = 64;
 
 struct Row {
   std::string op;
@@ -450,7 +450,7 @@ void fill_mask(const UnknownCopy& copy, const std::string& op) {
   uint32_t share = millionths();
   static std::atomic<uint64_t> masks{0};
   if (share == kVariedMillionths) share = 1 + static_cast<uint32_t>(mixed(++masks) % 1'000'000);
-  fill(copy, {1}, assumed_size(copy.bytes, share, kMinVaried));
+  fill(copy, {1}, assumed_size(copy.bytes, share, kLeastVaried));
   note(op, ReadKind::kAssumedSize);
 }
 
@@ -624,7 +624,7 @@ void cap_size(const RunningOps& ops, RunningOps::Planned& planned, uint64_t& las
 }
 
 void plan_reads(RunningOps& ops, ReadRule rule, const at::RecordFunction& fn) {
-  if (ops.plans == RunningOps::kMaxPlans || ops.depth > RunningOps::kMaxNames) return;
+  if (ops.plans == RunningOps::kMostPlans || ops.depth > RunningOps::kMostNames) return;
   ReadContext context;
   context.known = &known_on_cpu;
   context.max_distinct = &distinct_on_device;
@@ -644,7 +644,7 @@ void plan_reads(RunningOps& ops, ReadRule rule, const at::RecordFunction& fn) {
       last_count = count;
       context.last_count = &last_count;
     }
-    if (millionths() == kVariedMillionths) context.whole_up_to = kMinVaried;
+    if (millionths() == kVariedMillionths) context.whole_up_to = kLeastVaried;
     ops.planned[ops.plans] = {ops.depth, rule(fn.inputs(), context), 0};
     cap_size(ops, ops.planned[ops.plans], last_count);
     ++ops.plans;
@@ -674,7 +674,7 @@ void note_reader(RunningOps& ops, const at::RecordFunction& fn) {
 }
 
 void begin_likely(RunningOps& ops, const at::RecordFunction& fn) {
-  if (ops.likely_results == RunningOps::kMaxLikely || !may_have_likely_result(fn)) return;
+  if (ops.likely_results == RunningOps::kMostLikely || !may_have_likely_result(fn)) return;
   const Asking asking(ops);
   try {
     const PlainCpu plain;
@@ -740,7 +740,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   RunningOps& ops = running_ops;
   const char* const name = fn.name();
   if (ops.is_asking || fn.isAsync() || is_engine_scope(name)) return nullptr;
-  if (ops.depth < RunningOps::kMaxNames) ops.names[ops.depth] = name;
+  if (ops.depth < RunningOps::kMostNames) ops.names[ops.depth] = name;
   ++ops.depth;
   note_reader(ops, fn);
   begin_likely(ops, fn);

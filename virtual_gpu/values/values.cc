@@ -215,7 +215,7 @@ bool keep_results(Thread& thread, Frame& frame, const at::RecordFunction& fn) {
   const std::vector<Place>& written = frame.computation->written();
   places->insert(places->end(), written.begin(), written.end());
   if (!may_compute_all(*places) ||
-      info.failures.load(std::memory_order_relaxed) >= OperatorInfo::kMaxFailures) {
+      info.failures.load(std::memory_order_relaxed) >= OperatorInfo::kMostFailures) {
     return false;
   }
   std::optional<RandomNumbers> numbers;
@@ -291,7 +291,7 @@ void record(Frame& frame, const at::RecordFunction& fn, std::vector<OwnedPlace> 
 
 // Returns whether the work of an operator was captured, or may have been.
 bool end_captured(Thread& thread, Frame& frame, const at::RecordFunction& fn, bool has_thrown) {
-  constexpr size_t kMaxInside = 1024;
+  constexpr size_t kMostInside = 1024;
   Captured& captured = *frame.captured;
   const OperatorInfo& info = *frame.info;
   const bool has_nodes = !captured.nodes.empty();
@@ -300,7 +300,7 @@ bool end_captured(Thread& thread, Frame& frame, const at::RecordFunction& fn, bo
                           (!info.is_ours && info.has_kernel));
   if (!has_nodes && !captured.is_inside && !is_silent) return false;
   std::vector<OwnedPlace> written = all_written(frame, fn);
-  if (has_nodes && !has_thrown && captured.written_inside.size() < kMaxInside)
+  if (has_nodes && !has_thrown && captured.written_inside.size() < kMostInside)
     record(frame, fn, written);
   if (frame.has_worked || is_silent) forget_written(frame);
   // What operators inside of it have not done has to be forgotten.
@@ -309,7 +309,7 @@ bool end_captured(Thread& thread, Frame& frame, const at::RecordFunction& fn, bo
   if (outer != nullptr && outer->captured != nullptr) {
     std::vector<OwnedPlace>& inside = outer->captured->written_inside;
     outer->captured->is_inside = true;
-    if (inside.size() < kMaxInside)
+    if (inside.size() < kMostInside)
       std::move(written.begin(), written.end(), std::back_inserter(inside));
   }
   return true;
@@ -453,14 +453,14 @@ void forget_made_inside(Thread& thread, const Frame& frame) {
 
 // A kernel that is none of LibTorch's: it writes to what it can reach.
 void forget_reached(const memledger_virtual_gpu_work& work) {
-  const bool are_arguments_shown = for_each_argument_word(work, [](uintptr_t word) {
+  const bool is_told = for_each_argument_word(work, [](uintptr_t word) {
     Shadows::get().forget_reached(word);
     uintptr_t begin = 0;
     size_t bytes = 0;
     if (host_range != nullptr && host_range(word, &begin, &bytes) != 0)
       WrittenHostMemory::get().add(begin, bytes);
   });
-  if (!are_arguments_shown) Shadows::get().forget_all();
+  if (!is_told) Shadows::get().forget_all();
 }
 
 void on_work(const memledger_virtual_gpu_work* work) {
@@ -566,9 +566,9 @@ __attribute__((constructor(104))) void follow_values() {
   host_range = find<decltype(host_range)>("memledger_virtual_gpu_host_range");
   only_waits = find<decltype(only_waits)>("memledger_virtual_gpu_only_waits");
   if (know == nullptr || defers == nullptr || only_waits == nullptr) return;
-  const uint64_t max_bytes = know(&kValues);
-  if (max_bytes == 0) return;
-  Shadows::get().set_limit(max_bytes);
+  const uint64_t most_bytes = know(&kValues);
+  if (most_bytes == 0) return;
+  Shadows::get().set_limit(most_bytes);
   // LibTorch does not use CUDA in a child; a lock may be held there.
   pthread_atfork(nullptr, nullptr, [] { followed.store(false); });
   at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)

@@ -39,16 +39,15 @@ bool is_on(const char* variable) {
 // Whether messages are off, or the report of the run has the line.
 bool is_quiet() { return is_on(environment::kQuiet) || is_on(environment::kReport); }
 
-void print_reads_at_exit() {
+void tell_at_exit() {
   ZeroReads& all = reads();
   if (!all.has_first.load(std::memory_order_acquire) || getpid() != all.process) return;
   try {
     const uint64_t count = all.count.load();
     const std::string line = to_string(all.first_line);
-    print_message(
-        {"memledger virtual GPU: values that are not known were read, as what is likely, ",
-         count == 1 ? "once" : std::to_string(count) + " times",
-         count == 1 ? ", by " : ", first by ", all.first_op, line.empty() ? "" : " at ", line});
+    tell({"memledger virtual GPU: values that are not known were read, as what is likely, ",
+          count == 1 ? "once" : std::to_string(count) + " times",
+          count == 1 ? ", by " : ", first by ", all.first_op, line.empty() ? "" : " at ", line});
   } catch (...) {  // no memory for the line
   }
 }
@@ -73,7 +72,7 @@ void note_zero_read(const char* op) noexcept {
     all.process = getpid();
     all.has_first.store(true, std::memory_order_release);
     // Now, so that it runs before the end of LibTorch's libraries.
-    if (!is_quiet()) std::atexit(&print_reads_at_exit);
+    if (!is_quiet()) std::atexit(&tell_at_exit);
   } catch (...) {  // a line less
   }
 }

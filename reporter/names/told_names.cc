@@ -1,4 +1,4 @@
-#include "reporter/names/registered_names.h"
+#include "reporter/names/told_names.h"
 
 #include <algorithm>
 #include <array>
@@ -24,12 +24,12 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 using Hold = std::lock_guard<ForkSafeMutex>;
-using Module = RegisteredNames::Module;
+using Module = ToldNames::Module;
 
-constexpr size_t kMinPrune = 1024;
-constexpr size_t kMinKept = size_t{1} << 14;
+constexpr size_t kLeastPrune = 1024;
+constexpr size_t kLeastKept = size_t{1} << 14;
 // Modules are not so deep, unless one is part of itself.
-constexpr int kMaxDepth = 1000;
+constexpr int kMostDepth = 1000;
 constexpr uint64_t kStillLives = std::numeric_limits<uint64_t>::max();
 
 // What a wrapper calls what it wraps.
@@ -136,7 +136,7 @@ class Namer {
 
 // A parameter of a wrapper itself counts as one of what it wraps.
 Module Namer::wrapped_by(Module module) const {
-  for (int depth = 0; depth < kMaxDepth; ++depth) {
+  for (int depth = 0; depth < kMostDepth; ++depth) {
     const auto node = nodes_.find(module);
     if (node == nodes_.end() || node->second.parts.size() != 1) return module;
     const auto& [name, part] = *node->second.parts.begin();
@@ -166,7 +166,7 @@ const Link* Namer::best(const Node& node, const Nodes& nodes) {
 const Namer::Spot* Namer::spot_of(Module module, int depth) {
   if (const auto known = spots_.find(module); known != spots_.end()) return &known->second;
   const auto node = nodes_.find(module);
-  if (node == nodes_.end() || depth > kMaxDepth) return nullptr;
+  if (node == nodes_.end() || depth > kMostDepth) return nullptr;
   const Link* const link = best(node->second, nodes_);
   const Spot* const whole = link == nullptr ? nullptr : spot_of(link->whole, depth + 1);
   Spot spot;
@@ -316,7 +316,7 @@ std::unordered_set<uint64_t> storages_that_matter() {
   return ids;
 }
 
-struct RegisteredNames::Table {
+struct ToldNames::Table {
   mutable ForkSafeMutex lock;
   // Guarded by it.
   Nodes nodes;
@@ -325,8 +325,8 @@ struct RegisteredNames::Table {
   std::unordered_map<uint64_t, uint64_t> kept;  // records by storage id
   std::optional<GradientNotes::Wanted> gradients;
   uint64_t next = 1;  // of records, and of what happens
-  size_t prune_at = kMinPrune;
-  size_t prune_kept_at = kMinKept;
+  size_t prune_at = kLeastPrune;
+  size_t prune_kept_at = kLeastKept;
 
   std::atomic<bool> empty{true};
 
@@ -344,8 +344,8 @@ struct RegisteredNames::Table {
 };
 
 // Returns the tensor's record, a new one where it has none, and remembers its storage.
-uint64_t RegisteredNames::Table::record_of(const at::Tensor& tensor, Role role, uint64_t storage_id,
-                                           std::vector<WeakTensor>& dropped) {
+uint64_t ToldNames::Table::record_of(const at::Tensor& tensor, Role role, uint64_t storage_id,
+                                     std::vector<WeakTensor>& dropped) {
   if (!gradients.has_value()) gradients.emplace();
   const auto known = living.find(tensor.unsafeGetTensorImpl());
   uint64_t record = 0;
@@ -366,8 +366,7 @@ uint64_t RegisteredNames::Table::record_of(const at::Tensor& tensor, Role role, 
   return record;
 }
 
-void RegisteredNames::Table::place(uint64_t record, Module module, Node& node,
-                                   std::string_view name) {
+void ToldNames::Table::place(uint64_t record, Module module, Node& node, std::string_view name) {
   const auto same = [&](const Slot& slot) { return slot.module == module && slot.name == name; };
   uint64_t& present = node.tensors[std::string(name)];
   if (present != 0 && present != record) {
@@ -384,7 +383,7 @@ void RegisteredNames::Table::place(uint64_t record, Module module, Node& node,
 }
 
 // Notes which parameters of a module are frozen, as far as they live. Adds those to `read`.
-void RegisteredNames::Table::read_requires_grad(const Node& node, std::vector<at::Tensor>& read) {
+void ToldNames::Table::read_requires_grad(const Node& node, std::vector<at::Tensor>& read) {
   for (const auto& [name, record] : node.tensors) {
     const auto one = records.find(record);
     if (one == records.end() || one->second.role != Role::kParameter) continue;
@@ -398,7 +397,7 @@ void RegisteredNames::Table::read_requires_grad(const Node& node, std::vector<at
   }
 }
 
-void RegisteredNames::Table::prune(std::vector<WeakTensor>& dropped) {
+void ToldNames::Table::prune(std::vector<WeakTensor>& dropped) {
   for (auto one = living.begin(); one != living.end();) {
     if (!one->second.tensor.expired()) {
       ++one;
@@ -408,11 +407,11 @@ void RegisteredNames::Table::prune(std::vector<WeakTensor>& dropped) {
     living.erase(one++);
   }
   forget_unneeded();
-  prune_at = std::max(kMinPrune, 2 * living.size());
+  prune_at = std::max(kLeastPrune, 2 * living.size());
 }
 
 // Forgets records that are of no storage, and modules that have ended and have no place in a name.
-void RegisteredNames::Table::forget_unneeded() {
+void ToldNames::Table::forget_unneeded() {
   std::unordered_set<uint64_t> needed;
   const auto need = [&](uint64_t record) {
     if (!needed.insert(record).second) return;
@@ -445,7 +444,7 @@ void RegisteredNames::Table::forget_unneeded() {
   }
 }
 
-void RegisteredNames::Table::prune_kept(bool now) {
+void ToldNames::Table::prune_kept(bool now) {
   {
     const Hold hold(lock);
     if (kept.empty() || (!now && kept.size() < prune_kept_at)) return;
@@ -458,21 +457,19 @@ void RegisteredNames::Table::prune_kept(bool now) {
     one->first > last || matter.count(one->first) > 0 ? void(++one) : void(kept.erase(one++));
   }
   forget_unneeded();
-  prune_kept_at = std::max(kMinKept, 2 * kept.size());
+  prune_kept_at = std::max(kLeastKept, 2 * kept.size());
 }
 
-RegisteredNames::RegisteredNames() : table_(std::make_unique<Table>()) {}
+ToldNames::ToldNames() : table_(std::make_unique<Table>()) {}
 
-RegisteredNames& RegisteredNames::global() {
-  static auto* const names = new RegisteredNames;
+ToldNames& ToldNames::global() {
+  static auto* const names = new ToldNames;
   return *names;
 }
 
-bool RegisteredNames::empty() const noexcept {
-  return table_->empty.load(std::memory_order_acquire);
-}
+bool ToldNames::empty() const noexcept { return table_->empty.load(std::memory_order_acquire); }
 
-void RegisteredNames::add_module(Module module, std::string_view type) noexcept {
+void ToldNames::add_module(Module module, std::string_view type) noexcept {
   try {
     const Hold hold(table_->lock);
     Node& node = table_->nodes[module];
@@ -483,7 +480,7 @@ void RegisteredNames::add_module(Module module, std::string_view type) noexcept 
   }
 }
 
-void RegisteredNames::add_part(Module whole, std::string_view name, Module part) noexcept {
+void ToldNames::add_part(Module whole, std::string_view name, Module part) noexcept {
   try {
     const Hold hold(table_->lock);
     Node* const node = table_->find(whole);
@@ -508,8 +505,8 @@ void RegisteredNames::add_part(Module whole, std::string_view name, Module part)
   }
 }
 
-void RegisteredNames::add_tensor(Module module, std::string_view name, Role role,
-                                 const at::Tensor& tensor, bool is_part) noexcept {
+void ToldNames::add_tensor(Module module, std::string_view name, Role role,
+                           const at::Tensor& tensor, bool is_part) noexcept {
   try {
     if (!tensor.defined()) return;
     const uint64_t storage_id = Registry::global().storage_id(tensor);
@@ -530,7 +527,7 @@ void RegisteredNames::add_tensor(Module module, std::string_view name, Role role
   }
 }
 
-void RegisteredNames::end_module(Module module) noexcept {
+void ToldNames::end_module(Module module) noexcept {
   try {
     std::vector<at::Tensor> read;  // ended with no lock held
     const Hold hold(table_->lock);
@@ -542,8 +539,7 @@ void RegisteredNames::end_module(Module module) noexcept {
   }
 }
 
-void RegisteredNames::add_gradient(const at::Tensor& parameter,
-                                   const at::Tensor& gradient) noexcept {
+void ToldNames::add_gradient(const at::Tensor& parameter, const at::Tensor& gradient) noexcept {
   try {
     if (!parameter.defined() || !gradient.defined()) return;
     const uint64_t storage_id = Registry::global().storage_id(gradient);
@@ -558,8 +554,8 @@ void RegisteredNames::add_gradient(const at::Tensor& parameter,
   }
 }
 
-void RegisteredNames::add_trained(std::string_view place, const at::Tensor& parameter,
-                                  bool is_part) noexcept {
+void ToldNames::add_trained(std::string_view place, const at::Tensor& parameter,
+                            bool is_part) noexcept {
   try {
     if (!parameter.defined()) return;
     const uint64_t storage_id = Registry::global().storage_id(parameter);
@@ -573,8 +569,8 @@ void RegisteredNames::add_trained(std::string_view place, const at::Tensor& para
   }
 }
 
-void RegisteredNames::add_state(std::string_view optimizer, const at::Tensor& parameter,
-                                std::string_view slot, const at::Tensor& state) noexcept {
+void ToldNames::add_state(std::string_view optimizer, const at::Tensor& parameter,
+                          std::string_view slot, const at::Tensor& state) noexcept {
   try {
     if (!parameter.defined() || !state.defined()) return;
     const uint64_t storage_id = Registry::global().storage_id(state);
@@ -595,7 +591,7 @@ void RegisteredNames::add_state(std::string_view optimizer, const at::Tensor& pa
   }
 }
 
-std::vector<LivingName> RegisteredNames::living() const {
+std::vector<LivingName> ToldNames::living() const {
   struct Alive {
     WeakTensor tensor;
     uint64_t record;
@@ -630,7 +626,7 @@ std::vector<LivingName> RegisteredNames::living() const {
   return result;
 }
 
-std::vector<KeptName> RegisteredNames::kept() const {
+std::vector<KeptName> ToldNames::kept() const {
   // So that a root counts as alongside those only that are in the same report.
   table_->prune_kept(/*now=*/true);
   std::vector<KeptName> result;

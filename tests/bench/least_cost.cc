@@ -4,7 +4,7 @@
 // takes beyond the last is for those. Then the same without inputs and results, as with
 // RegistryOptions::Detail::kNames.
 //
-//   ./bazelw run //tests/bench:min_cost
+//   ./bazelw run //tests/bench:least_cost
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>

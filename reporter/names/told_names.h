@@ -3,11 +3,11 @@
 // Names of the modules and optimizers that hooks register one by one, as Python's do
 // (runner/inside/python_names.py).
 //
-//   memledger::RegisteredNames& names = memledger::RegisteredNames::global();
-//   names.add_module(1, "Net");
-//   names.add_module(2, "Linear");
-//   names.add_tensor(2, "weight", memledger::Role::kParameter, weight);
-//   names.add_part(1, "fc", 2);  // from now on the tensor is fc.weight
+//   memledger::ToldNames& told = memledger::ToldNames::global();
+//   told.add_module(1, "Net");
+//   told.add_module(2, "Linear");
+//   told.add_tensor(2, "weight", memledger::Role::kParameter, weight);
+//   told.add_part(1, "fc", 2);  // from now on the tensor is fc.weight
 
 #include <ATen/core/Tensor.h>
 
@@ -27,13 +27,13 @@ namespace memledger {
 //
 // Thread-safe. Holds weak references to tensors only. If memory runs out, names are missing, and
 // living() and kept() throw std::bad_alloc. None waits for Python's lock with a lock of its own.
-class RegisteredNames {
+class ToldNames {
  public:
   // A number that the caller uses for one module only. Those it has not added are ignored.
   using Module = uint64_t;
 
   // Returns that of the process. Never destroyed.
-  static RegisteredNames& global();
+  static ToldNames& global();
 
   void add_module(Module module, std::string_view type) noexcept;
   // What had the name in `whole` is no longer part of it.
@@ -58,7 +58,7 @@ class RegisteredNames {
   std::vector<KeptName> kept() const;
 
  private:
-  RegisteredNames();
+  ToldNames();
   struct Table;
   std::unique_ptr<Table> table_;
 };
