@@ -180,7 +180,7 @@ MEMLEDGER_ANSWER int cudnnSetTensorNdDescriptor(cudnn::Tensor* tensor, int data_
   tensor->strides.assign(strides, strides + n);
   return kSuccess;
 }
-// As many of the dimensions as were asked for; `n` says how many there are.
+// Copies `asked` dimensions at most; `n` is how many there are.
 MEMLEDGER_ANSWER int cudnnGetTensorNdDescriptor(const cudnn::Tensor* tensor, int asked,
                                                 int* data_type, int* n, int* extents,
                                                 int* strides) {
